@@ -1,0 +1,1 @@
+"""topshelf: recommenders trained for the first K places of the list."""

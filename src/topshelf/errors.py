@@ -1,0 +1,61 @@
+"""The exception tree, and the few value checks every constructor uses.
+
+TopshelfError            anything a user can mend; the command line prints it without a traceback
+├── ConfigError          a setting is unknown, out of range, or does not fit another one (also a ValueError)
+├── DataError            a file or table of interactions cannot be used
+├── CheckpointError      a checkpoint or run folder cannot be read or written
+└── TrainingError        training had to stop; the last good checkpoint is kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
+Choice = TypeVar("Choice", bound=str)
+
+
+class TopshelfError(Exception):
+    """Base of every error that a user can mend."""
+
+
+class ConfigError(TopshelfError, ValueError):
+    """A setting is unknown, out of range, or does not fit another one."""
+
+
+class DataError(TopshelfError):
+    """A file or table of interactions cannot be used."""
+
+
+class CheckpointError(TopshelfError):
+    """A checkpoint or run folder cannot be read or written."""
+
+
+class TrainingError(TopshelfError):
+    """Training had to stop; the last good checkpoint is kept."""
+
+
+def positive(name: str, value: Number) -> Number:
+    if not value > 0:  # phrased so NaN fails too
+        raise ConfigError(f"{name} must be > 0, got {value!r}")
+    return value
+
+
+def at_least(name: str, value: Number, least: Number) -> Number:
+    if not value >= least:
+        raise ConfigError(f"{name} must be >= {least}, got {value!r}")
+    return value
+
+
+def at_most(name: str, value: Number, most: Number, why: str = "") -> Number:
+    if not value <= most:
+        raise ConfigError(f"{name} must be <= {most}{f' ({why})' if why else ''}, got {value!r}")
+    return value
+
+
+def one_of(name: str, value: Choice, choices: Iterable[str]) -> Choice:
+    choices = list(choices)
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return value

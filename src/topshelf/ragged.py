@@ -1,0 +1,63 @@
+"""Ragged lists of item indices, one list a query: positives, seen items, things to exclude."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Lists of different lengths in two tensors: list ``q`` is ``indices[indptr[q]:indptr[q + 1]]``.
+
+    ``indptr (Q + 1,)`` and ``indices (P,)`` are int64; the indices of one list are sorted and unique.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+
+    def __len__(self) -> int:
+        return self.indptr.numel() - 1
+
+    @property
+    def counts(self) -> Tensor:
+        """Length of each list, (Q,)."""
+        return self.indptr.diff()
+
+    def owner(self) -> Tensor:
+        """Which list each index belongs to, (P,)."""
+        return torch.repeat_interleave(
+            torch.arange(len(self), device=self.indptr.device), self.counts, output_size=self.indices.numel()
+        )
+
+    def select(self, rows: Tensor) -> Ragged:
+        """The lists of ``rows (R,)``, in that order, by index arithmetic: no Python per row."""
+        counts = self.counts[rows]
+        indptr = torch.zeros(rows.numel() + 1, dtype=torch.int64, device=rows.device)
+        torch.cumsum(counts, 0, out=indptr[1:])
+        total = int(indptr[-1])
+        shift = torch.repeat_interleave(self.indptr[rows] - indptr[:-1], counts, output_size=total)
+        return Ragged(indptr, self.indices[shift + torch.arange(total, device=rows.device)])
+
+    def to(self, device: torch.device | str) -> Ragged:
+        return Ragged(self.indptr.to(device), self.indices.to(device))
+
+
+def merge(first: Ragged, second: Ragged) -> Ragged:
+    """Union of two sets of lists over the same queries; the lists must not share an index."""
+    owner = torch.cat([first.owner(), second.owner()])
+    indices = torch.cat([first.indices, second.indices])
+    span = int(indices.max()) + 1 if indices.numel() else 1
+    order = torch.argsort(owner * span + indices)
+    return Ragged(first.indptr + second.indptr, indices[order])
+
+
+def ragged_from_pairs(rows: Tensor, indices: Tensor, n_rows: int) -> Ragged:
+    """Lists from pairs (row, index), given in any order."""
+    span = int(indices.max()) + 1 if indices.numel() else 1
+    order = torch.argsort(rows * span + indices)
+    indptr = torch.zeros(n_rows + 1, dtype=torch.int64, device=rows.device)
+    torch.cumsum(torch.bincount(rows, minlength=n_rows), 0, out=indptr[1:])
+    return Ragged(indptr, indices[order])
