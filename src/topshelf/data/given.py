@@ -1,0 +1,178 @@
+"""Splits that come ready made: the paper's zip, its files in a folder, and what ``data prepare`` writes."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from topshelf.data.columns import Columns, attempt, canonical, whole_numbers
+from topshelf.data.interactions import IdMap, Interactions
+from topshelf.data.splits import Split
+from topshelf.errors import DataError
+
+MEMBER_LIMIT = 1 << 30  # bytes unpacked; the largest known file, the paper's Book, has about 50 MB
+SUMMARY = "summary.json"
+Open = Callable[[str], bytes | None]
+
+
+@dataclass(frozen=True, eq=False)
+class GivenSplit:
+    """A train and a test part, perhaps a validation part, over the same users and items."""
+
+    train: Interactions
+    test: Interactions
+    valid: Interactions | None = None
+
+
+def is_given(path: Path) -> bool:
+    """Whether the path is a zip or a folder that should hold a ready-made split."""
+    return path.is_dir() or path.suffix.lower() == ".zip"
+
+
+def read_given(path: Path) -> GivenSplit:
+    """Read the paper's zip, a folder of its files, or a prepared folder."""
+    if path.is_dir():
+        if (path / "train.parquet").is_file():
+            return _read_prepared(path)
+        return _read_paper(lambda name: _file_bytes(path / name), str(path))
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _read_paper(lambda name: member_bytes(archive, name), str(path))
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{path} is not a sound zip file: {error}. Fetch it again.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be opened: {error}.") from error
+
+
+def member_bytes(archive: zipfile.ZipFile, name: str) -> bytes | None:
+    """One member by its exact name, or None; nothing is unpacked to disk."""
+    try:
+        info = archive.getinfo(name)
+    except KeyError:
+        return None
+    if info.file_size > MEMBER_LIMIT:
+        raise DataError(
+            f"{archive.filename}: {name} must be <= {MEMBER_LIMIT} bytes unpacked, got {info.file_size}."
+        )
+    return archive.read(info)
+
+
+def _file_bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def _read_paper(open_file: Open, source: str) -> GivenSplit:
+    train, test = (_pairs(open_file, name, source) for name in ("train.tsv", "test.tsv"))
+    both = pl.concat([train.select("user", "item"), test.select("user", "item")])
+    users, items = (_listed_ids(open_file, role, both[role], source) for role in ("user", "item"))
+    return GivenSplit(
+        _indexed(train, users, items, f"{source} train.tsv"),
+        _indexed(test, users, items, f"{source} test.tsv"),
+    )
+
+
+def _pairs(open_file: Open, name: str, source: str) -> pl.DataFrame:
+    raw = open_file(name)
+    if raw is None:
+        raise DataError(
+            f"{source} has no {name}. A ready-made split holds train.tsv and test.tsv, "
+            "or train.parquet and test.parquet."
+        )
+    where = f"{source} {name}"
+    return canonical(
+        attempt(lambda: pl.read_csv(io.BytesIO(raw), separator="\t"), where).lazy(), Columns(), where
+    )
+
+
+def _listed_ids(open_file: Open, role: str, seen: pl.Series, source: str) -> tuple[IdMap, bool]:
+    """Id map of the list file, and whether the pairs hold dense indices rather than ids."""
+    raw = open_file(f"{role}_list.tsv")
+    if raw is None:
+        return IdMap.sorted_from(seen), False
+    where = f"{source} {role}_list.tsv"
+    table = attempt(
+        lambda: pl.read_csv(io.BytesIO(raw), separator="\t", infer_schema=False, quote_char=None), where
+    )
+    if table.width != 2:
+        raise DataError(f"{where} must have 2 columns (original id, dense id), got {table.width}.")
+    table = table.rename(dict(zip(table.columns, ("id", "index"), strict=True)))
+    table = attempt(lambda: table.with_columns(pl.col("index").cast(pl.Int64)), where).sort("index")
+    if not table["index"].equals(pl.int_range(len(table), eager=True), check_names=False):
+        raise DataError(f"{where} must number its {len(table)} ids from 0 without gaps.")
+    numbers = whole_numbers(table["id"])
+    # Where the ids were ordered as text ("1", "10", "100"), they were text to whoever made the file.
+    return IdMap(numbers if numbers.is_sorted() else table["id"]), True
+
+
+def _indexed(
+    pairs: pl.DataFrame, users: tuple[IdMap, bool], items: tuple[IdMap, bool], where: str
+) -> Interactions:
+    try:
+        rows, cols = (
+            pairs[role].to_numpy() if is_dense else ids.index(pairs[role])
+            for role, (ids, is_dense) in (("user", users), ("item", items))
+        )
+        return Interactions.from_indices(rows, cols, users[0], items[0])
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+
+
+def _read_prepared(folder: Path) -> GivenSplit:
+    tables = {
+        name: canonical(
+            pl.scan_parquet(folder / f"{name}.parquet"), Columns(), str(folder / f"{name}.parquet")
+        )
+        for name in ("train", "valid", "test")
+        if (folder / f"{name}.parquet").is_file() and not _is_empty(folder / f"{name}.parquet")
+    }
+    for name in ("train", "test"):
+        if name not in tables:
+            raise DataError(
+                f"{folder} has no interactions in {name}.parquet. Make it again: topshelf data prepare"
+            )
+    maps = [_prepared_ids(folder, role, tables) for role in ("user", "item")]
+    parts = {name: Interactions.from_canonical(table, *maps) for name, table in tables.items()}
+    return GivenSplit(parts["train"], parts["test"], parts.get("valid"))
+
+
+def _is_empty(path: Path) -> bool:
+    return attempt(lambda: pl.scan_parquet(path).head(1).collect(), str(path)).is_empty()
+
+
+def _prepared_ids(folder: Path, role: str, tables: dict[str, pl.DataFrame]) -> IdMap:
+    path = folder / f"{role}s.parquet"
+    if path.is_file():
+        return IdMap(attempt(lambda: pl.read_parquet(path, columns=["id"]), str(path))["id"])
+    return IdMap.sorted_from(pl.concat([table[role] for table in tables.values()]))
+
+
+def write_split(split: Split, folder: Path, summary: dict[str, Any]) -> None:
+    """Write the parts, the ids and a summary; the folder appears whole or not at all."""
+    folder = folder.absolute()
+    if folder.exists() and not (
+        folder.is_dir() and (not any(folder.iterdir()) or (folder / SUMMARY).is_file())
+    ):
+        raise DataError(f"{folder} exists and was not made by `topshelf data prepare`. Choose another --out.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        for name in ("train", "valid", "test"):
+            getattr(split, name).to_frame().write_parquet(fresh / f"{name}.parquet")
+        for name, ids in (("users", split.users), ("items", split.items)):
+            pl.DataFrame({"id": ids.values}).write_parquet(fresh / f"{name}.parquet")
+        (fresh / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        fresh.chmod(0o755)  # mkdtemp makes it private
+        if folder.exists():
+            shutil.rmtree(folder)
+        fresh.replace(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)

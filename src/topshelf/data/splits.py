@@ -1,0 +1,196 @@
+"""Train, validation and test: at random, by each user's last items, or by one moment in time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from topshelf.data.interactions import IdMap, Interactions
+from topshelf.errors import ConfigError, DataError, at_least, one_of, positive
+
+KINDS = ("auto", "ratio", "last", "time")
+CARVINGS = ("random", "last", "time")
+ROUNDING = 1e-9  # forgives 0.1 * 30 = 3.0000000000000004 and its like when a share is rounded
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Three parts over the same users and items. ``notes`` counts what was dropped, and why."""
+
+    train: Interactions
+    valid: Interactions
+    test: Interactions
+    kind: str
+    notes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def users(self) -> IdMap:
+        return self.train.users
+
+    @property
+    def items(self) -> IdMap:
+        return self.train.items
+
+    @property
+    def n_users(self) -> int:
+        return self.train.n_users
+
+    @property
+    def n_items(self) -> int:
+        return self.train.n_items
+
+
+def ratio_split(
+    interactions: Interactions, *, test_fraction: float = 0.2, seed: int = 0
+) -> tuple[Interactions, Interactions]:
+    """The paper's split: each user's items shuffled, the first floor((1 - test_fraction) n) are train.
+
+    Test items that no train list holds are dropped. A user's only item stays in train. Same draws as
+    ``random.seed(seed)`` followed by one ``random.shuffle`` for each user, users and items in dense order.
+    """
+    _fraction("test_fraction", test_fraction)
+    generator = random.Random(seed)
+    is_train = np.zeros(len(interactions), dtype=bool)
+    bounds = interactions.indptr.tolist()
+    for start, end in itertools.pairwise(bounds):
+        positions = list(range(start, end))
+        generator.shuffle(positions)
+        is_train[positions[: max(1, math.floor((1 - test_fraction) * (end - start) + ROUNDING))]] = True
+    return _parts(interactions, is_train)
+
+
+def last_split(interactions: Interactions, *, last_n: int = 1) -> tuple[Interactions, Interactions]:
+    """Each user's latest ``last_n`` are test; users with no more than that keep all in train.
+
+    Equal times are ordered by item index. Test items that no train list holds are dropped.
+    """
+    at_least("last_n", last_n, 1)
+    return _parts(interactions, ~_latest(interactions, last_n))
+
+
+def time_split(
+    interactions: Interactions, *, test_fraction: float = 0.2
+) -> tuple[Interactions, Interactions]:
+    """Everything strictly before one moment is train, the rest test, so train knows nothing of the future.
+
+    About ``1 - test_fraction`` of the interactions lie before that moment. Test interactions of users or
+    items that train does not know are dropped.
+    """
+    is_train = _before_cut(interactions, _fraction("test_fraction", test_fraction))
+    return _parts(interactions, is_train, drop_new_users=True)
+
+
+def carve_validation(
+    train: Interactions, *, fraction: float = 0.1, seed: int = 0, kind: str = "random", last_n: int = 1
+) -> tuple[Interactions, Interactions]:
+    """Take a validation part out of train.
+
+    ``random``: max(floor(fraction n), 1) items of each user; users with fewer than 2 items keep them. Such
+    items may then be missing from train; they are kept, they are only hard.
+    ``last``: each user's latest ``last_n``.
+    ``time``: everything from one moment on, without users and items that the rest of train does not know.
+    """
+    if fraction == 0:
+        everything = np.ones(len(train), dtype=bool)
+        return train, train.where(~everything)
+    _fraction("valid_fraction", fraction)
+    if one_of("kind", kind, CARVINGS) == "time":
+        return _parts(train, _before_cut(train, fraction), drop_new_users=True)
+    is_valid = _latest(train, last_n) if kind == "last" else _random_share(train, fraction, seed)
+    return train.where(~is_valid), train.where(is_valid)
+
+
+def make_split(
+    interactions: Interactions,
+    *,
+    kind: str = "auto",
+    test_fraction: float = 0.2,
+    valid_fraction: float = 0.1,
+    last_n: int = 1,
+    seed: int = 0,
+) -> Split:
+    """Split in three. ``auto`` is ``time`` when there are timestamps, else ``ratio``."""
+    if one_of("split", kind, KINDS) == "auto":
+        kind = "ratio" if interactions.timestamp is None else "time"
+    if kind == "ratio":
+        rest, test = ratio_split(interactions, test_fraction=test_fraction, seed=seed)
+    elif kind == "last":
+        rest, test = last_split(interactions, last_n=last_n)
+    else:
+        rest, test = time_split(interactions, test_fraction=test_fraction)
+    carving = "random" if kind == "ratio" else kind
+    train, valid = carve_validation(rest, fraction=valid_fraction, seed=seed, kind=carving, last_n=last_n)
+    notes = {
+        "dropped_test": len(interactions) - len(rest) - len(test),
+        "dropped_valid": len(rest) - len(train) - len(valid),
+    }
+    if not len(test):
+        raise DataError(
+            f"the {kind} split leaves no test interactions ({notes['dropped_test']} were dropped: their "
+            "users or items are not in train). Use more data, a larger core, or another split."
+        )
+    return Split(train, valid, test, kind, notes)
+
+
+def _parts(
+    interactions: Interactions, is_train: np.ndarray, drop_new_users: bool = False
+) -> tuple[Interactions, Interactions]:
+    train = interactions.where(is_train)
+    is_test = ~is_train & (train.item_counts > 0)[interactions.indices]
+    if drop_new_users:
+        is_test &= (train.counts > 0)[interactions.rows()]
+    return train, interactions.where(is_test)
+
+
+def _latest(interactions: Interactions, last_n: int) -> np.ndarray:
+    """Mask of each user's latest ``last_n``, for users who have more than that."""
+    rows = interactions.rows()
+    order = np.lexsort((interactions.indices, _times(interactions), rows))
+    from_end = interactions.indptr[rows + 1] - 1 - np.arange(len(rows))
+    mask = np.zeros(len(rows), dtype=bool)
+    mask[order] = (from_end < last_n) & (interactions.counts[rows] > last_n)
+    return mask
+
+
+def _before_cut(interactions: Interactions, fraction: float) -> np.ndarray:
+    times = _times(interactions)
+    moments = np.sort(times)
+    cut = moments[min(math.floor((1 - fraction) * len(moments) + ROUNDING), len(moments) - 1)]
+    if cut == moments[0]:  # many events share the first moment: cut right after it
+        later = moments[moments > cut]
+        if not len(later):
+            raise DataError(
+                f"a split by time needs at least two different timestamps, got only {cut}. "
+                "Use split 'ratio' instead."
+            )
+        cut = later[0]
+    mask: np.ndarray = times < cut
+    return mask
+
+
+def _random_share(train: Interactions, fraction: float, seed: int) -> np.ndarray:
+    rows, counts = train.rows(), train.counts
+    share = np.where(counts >= 2, np.maximum(np.floor(fraction * counts + ROUNDING), 1), 0)
+    order = np.lexsort((np.random.default_rng(seed).random(len(rows)), rows))
+    mask = np.zeros(len(rows), dtype=bool)
+    mask[order] = np.arange(len(rows)) - train.indptr[rows] < share[rows]
+    return mask
+
+
+def _times(interactions: Interactions) -> np.ndarray:
+    if interactions.timestamp is None:
+        raise DataError(
+            "this split needs timestamps, and the data have none. Name their column with --time-column "
+            "(in Python timestamp=...), or use split 'ratio'."
+        )
+    return interactions.timestamp
+
+
+def _fraction(name: str, value: float) -> float:
+    if not positive(name, value) < 1:
+        raise ConfigError(f"{name} must be < 1, got {value!r}")
+    return value
