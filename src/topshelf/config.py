@@ -1,0 +1,261 @@
+"""What a run is: frozen, checked settings, read from and written to TOML.
+
+Run-level settings are the models below. The settings of a loss or a model are its constructor's keyword arguments:
+the constructor is the schema, so a hyper-parameter is spelled once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_type_hints
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from topshelf.errors import ConfigError, one_of
+
+T = TypeVar("T")
+
+
+class Settings(BaseModel):
+    """Base of every section: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Component(BaseModel):
+    """A loss or a model: its name, and its constructor's settings."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    name: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class DataSettings(Settings):
+    source: str = "movielens-100k"
+    """A file, a folder, or the name of a dataset (`topshelf data list`)."""
+    user: str | None = None
+    """Column of the users; guessed from the common names."""
+    item: str | None = None
+    """Column of the items; guessed from the common names."""
+    weight: str | None = None
+    """Column of ratings or weights; guessed from the common names."""
+    timestamp: str | None = None
+    """Column of times; guessed from the common names."""
+    min_rating: float | None = None
+    """Keep interactions rated at least this much."""
+    core: int = Field(0, ge=0)
+    """Drop users and items with fewer interactions, until none is left."""
+    split: Literal["auto", "ratio", "last", "time"] = "auto"
+    """auto: time where there are timestamps, else ratio."""
+    test_fraction: float = Field(0.2, gt=0, lt=1)
+    """Share of interactions held out for the test."""
+    valid_fraction: float = Field(0.1, gt=0, lt=1)
+    """Share of train held out for validation."""
+    last_n: int = Field(1, ge=1)
+    """With split = "last": how many of each user's latest interactions are the test."""
+    noise: float = Field(0.0, ge=0)
+    """False positives added to train, as a share of each user's positives."""
+
+
+class NegativesSettings(Settings):
+    kind: Literal["auto", "catalogue", "shared", "per_query", "in_batch"] = "auto"
+    """auto: the exact catalogue where the loss takes a log-partition, else one per query."""
+    n: int | None = Field(None, ge=1)
+    """How many to draw: shared 1000, per_query 1000 (1 when chosen by auto)."""
+    effective_n: int | None = Field(None, ge=1)
+    """Size to which the partition is scaled: 1000 for the catalogue, as drawn for samples."""
+
+
+class ThresholdSettings(Settings):
+    estimator: Literal["exact", "sampled", "iid", "regression", "incremental"] = "exact"
+    """How the top-K thresholds are found."""
+    every: int = Field(5, ge=1)
+    """exact, sampled, iid: epochs between two updates (the paper's T_beta)."""
+    n: int = Field(1000, ge=1)
+    """sampled, iid, regression, incremental: items drawn for an estimate."""
+    rate: float | None = Field(None, gt=0)
+    """regression (0.1), incremental (0.5): size of a step."""
+
+
+class TrainSettings(Settings):
+    epochs: int = Field(200, ge=1)
+    """Most epochs to train."""
+    order: Literal["query", "pair"] = "query"
+    """Batches of queries with all their positives, or of shuffled (query, positive) pairs as in the paper."""
+    batch_size: int = Field(2048, ge=1)
+    """Queries, or pairs, a batch."""
+    learning_rate: float = Field(0.1, gt=0)
+    """Adam's learning rate."""
+    weight_decay: float = Field(0.0, ge=0)
+    """L2 penalty, added to the gradient."""
+    validate_every: int = Field(5, ge=1)
+    """Epochs between two validations."""
+    patience: int = Field(10, ge=0)
+    """Stop after this many validations without a better NDCG@K; 0: never."""
+    refit: bool = False
+    """Train again on train + validation for the chosen number of epochs."""
+    checkpoint_seconds: float = Field(30.0, ge=0)
+    """Least seconds between two checkpoints; 0: every epoch."""
+    device: str = "cpu"
+    """Where to train."""
+    workspace_mib: int = Field(256, ge=1)
+    """Memory for one tile of scores."""
+
+
+class EvaluateSettings(Settings):
+    protocol: Literal["standard", "paper"] = "standard"
+    """standard: train and validation items masked, users with nothing to find left out."""
+    cutoffs: tuple[int, ...] = (5, 10, 20, 50)
+    """Lengths of the lists to report; K is added."""
+    auc: bool = True
+    """Also report the AUC, which needs every score."""
+
+
+class RunConfig(Settings):
+    """Everything that decides a run's numbers."""
+
+    seed: int = Field(0, ge=0)
+    """Validation split, initial values, batches and draws."""
+    k: int = Field(20, ge=1)
+    """Length of the list that people see: the K of SL@K and of the NDCG@K that chooses the epoch."""
+    data: DataSettings = DataSettings()
+    model: Component = Component(name="mf")
+    loss: Component = Component(name="slatk")
+    negatives: NegativesSettings = NegativesSettings()
+    threshold: ThresholdSettings = ThresholdSettings()
+    train: TrainSettings = TrainSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+
+    @property
+    def cutoffs(self) -> tuple[int, ...]:
+        return tuple(sorted({*self.evaluate.cutoffs, self.k}))
+
+
+def make_config(values: Mapping[str, Any]) -> RunConfig:
+    """A checked config from nested values."""
+    try:
+        return RunConfig.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise ConfigError(_explain(error, RunConfig)) from None
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """The values of a TOML file, unchecked."""
+    path = Path(path)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"config file {path} does not exist") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"config file {path} cannot be read: {error}") from None
+
+
+def preset(data: str, model: str, loss: str) -> dict[str, Any]:
+    """The settings shipped for a dataset, else the general ones for the model and loss, else none."""
+    shipped = {entry.name: entry for entry in (resources.files("topshelf") / "configs").iterdir()}
+    for name in (f"{data}.{model}.{loss}.toml", f"default.{model}.{loss}.toml"):
+        if name in shipped:
+            return tomllib.loads(shipped[name].read_text(encoding="utf-8"))
+    return {}
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values with those of ``over`` in front. A component of another name starts afresh."""
+    result = dict(base)
+    for key, value in over.items():
+        old = result.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            renamed = "name" in value and "name" in old and value["name"] != old["name"]
+            result[key] = dict(value) if renamed else merged(old, value)
+        else:
+            result[key] = value
+    return result
+
+
+def overrides(assignments: Iterable[str]) -> dict[str, Any]:
+    """Nested values from ``section.key=value`` texts; a value is TOML where it can be, else a string."""
+    result: dict[str, Any] = {}
+    for text in assignments:
+        path, equals, value = text.partition("=")
+        if not equals or not all(path.strip().split(".")):
+            raise ConfigError(f"--set takes section.key=value, such as train.epochs=50; got {text!r}")
+        nested: Any = _toml_value(value.strip())
+        for key in reversed(path.strip().split(".")):
+            nested = {key: nested}
+        result = merged(result, nested)
+    return result
+
+
+def to_toml(config: RunConfig) -> str:
+    """The config as TOML; unset values are left out."""
+    values = config.model_dump(mode="json", exclude_none=True)
+    lines = [f"{key} = {_toml_text(value)}" for key, value in values.items() if not isinstance(value, dict)]
+    for name, section in values.items():
+        if isinstance(section, dict):
+            lines += ["", f"[{name}]", *(f"{key} = {_toml_text(value)}" for key, value in section.items())]
+    return "\n".join(lines) + "\n"
+
+
+def complete(kind: str, registry: Mapping[str, type[Any]], component: Component, given: Iterable[str]) -> dict[str, Any]:
+    """All settings of a component, defaults included, checked against its constructor.
+
+    ``given`` names the constructor arguments that are not the user's to set.
+    """
+    cls = registry[one_of(f"{kind}.name", component.name, registry)]
+    hints = get_type_hints(cls.__init__)
+    fields: dict[str, Any] = {}
+    for parameter in list(inspect.signature(cls.__init__).parameters.values())[1:]:
+        if parameter.name not in given:
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            fields[parameter.name] = (hints[parameter.name], default)
+    schema = pydantic.create_model(cls.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+    try:
+        return schema.model_validate(component.settings).model_dump()
+    except pydantic.ValidationError as error:
+        raise ConfigError(_explain(error, schema, prefix=f"{kind}.")) from None
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _toml_text(value: Any) -> str:
+    if isinstance(value, float):
+        return repr(value)
+    # JSON's strings, numbers, booleans and flat arrays are TOML's.
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _explain(error: pydantic.ValidationError, schema: type[BaseModel], prefix: str = "") -> str:
+    """Pydantic's findings as sentences: the setting, the rule, the value received, and the accepted names."""
+    lines = []
+    for finding in error.errors():
+        name = prefix + ".".join(str(part) for part in finding["loc"])
+        if finding["type"] == "extra_forbidden":
+            accepted = ", ".join(_section(schema, finding["loc"][:-1]).model_fields) or "none"
+            lines.append(f"{name} is not a setting; accepted here: {accepted}")
+        else:
+            rule = finding["msg"][0].lower() + finding["msg"][1:]
+            lines.append(f"{name}: {rule}, got {finding['input']!r}")
+    return "\n".join(lines)
+
+
+def _section(schema: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:
+    for part in path:
+        inner = schema.model_fields[str(part)].annotation
+        assert inspect.isclass(inner)
+        assert issubclass(inner, BaseModel)
+        schema = inner
+    return schema

@@ -1,0 +1,201 @@
+"""SoftmaxLoss@K (SL@K): the softmax loss of positives weighted by their nearness to the top K."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from topshelf.errors import ConfigError, at_least, one_of
+from topshelf.errors import positive as positive_number
+from topshelf.losses.base import Loss, Reduction, owners, reduce, widened, without_rivals_zero
+from topshelf.losses.softmax import partition_of, softmax_loss
+from topshelf.thresholds import sampled_thresholds
+
+Activation = Literal["sigmoid", "exponential"]
+ACTIVATIONS = ("sigmoid", "exponential")
+
+# e^60 is 1e26: room for products and sums in float32. Only weight="exponential" can reach it.
+_MAX_EXPONENT = 60.0
+
+
+def slatk_loss(
+    positive: Tensor,
+    negative: Tensor | None = None,
+    owner: Tensor | None = None,
+    *,
+    threshold: Tensor,
+    tau: float,
+    tau_weight: float,
+    weight: Activation = "sigmoid",
+    distance: Activation = "exponential",
+    detach_weight: bool = False,
+    keep_hits: bool = False,
+    mask: Tensor | None = None,
+    log_q: Tensor | None = None,
+    log_partition: Tensor | None = None,
+) -> Tensor:
+    r"""Softmax loss that weighs each positive by its nearness to its query's top K.
+
+    .. math:: \sigma_w(s_i - \beta) \cdot \log \sum_j \sigma_d(s_j - s_i), \qquad
+              \sigma_w(x) = \frac{1}{1 + e^{-x/\tau_w}}, \quad \sigma_d(x) = e^{x/\tau}
+
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; threshold β, each
+        query's K-th best score (Q,), never differentiated; mask (Q, N), True where a negative does not count; log_q
+        (N,) or (Q, N), 0 for a uniform draw; log_partition (Q,), the log of the sum of exp(s_j / tau), in place of
+        negative; returns (P,), unreduced. A positive without negatives costs 0.
+    Settings: ``weight`` is σ_w and ``distance`` σ_d (the paper's table of activation functions; σ_d = sigmoid needs
+        the negatives themselves and is no upper bound); ``detach_weight`` stops the gradient through the weight,
+        which otherwise pushes badly ranked positives down; ``keep_hits`` keeps the number of hits H of the paper's
+        equation 3.4-4: weights are divided by it and its logarithm taken off (needs all positives of a query).
+    Use when: the metric is NDCG@K, and K is small against the catalogue.
+    Cost: O(QN + P), as the softmax loss; O(PN) with σ_d = sigmoid.
+    Paper: Yang et al., Breaking the Top-K Barrier (SL@K), KDD 2025, equation 3.6; an upper bound of -log DCG@K when
+        the sum runs over all items and at least two positives are in the top K (theorem 3.2).
+    Relations: a constant weight of one gives ``softmax_loss``. A constant added to the log partition leaves the
+        softmax loss's gradient alone but not this one's: see ``effective_n`` in the documentation.
+    """
+    if distance == "exponential":
+        losses = softmax_loss(
+            positive, negative, owner, tau=tau, mask=mask, log_q=log_q, log_partition=log_partition
+        )
+    else:
+        losses = _sigmoid_distance(positive, negative, owner, tau, mask, log_q)
+    given_owner, owner = owner, owners(positive, threshold.numel(), owner)
+    near = (widened(positive) - threshold.detach()[owner]) / tau_weight  # (P,)
+    if detach_weight:
+        near = near.detach()
+    weights = torch.sigmoid(near) if weight == "sigmoid" else near.clamp(max=_MAX_EXPONENT).exp()
+    if keep_hits:
+        if given_owner is None:
+            raise ConfigError("keep_hits needs all positives of each query: pass owner (P,), got none")
+        return _with_hits(weights * losses, positive, threshold, owner)
+    return weights * losses
+
+
+def _sigmoid_distance(
+    positive: Tensor,
+    negative: Tensor | None,
+    owner: Tensor | None,
+    tau: float,
+    mask: Tensor | None,
+    log_q: Tensor | None,
+) -> Tensor:
+    if negative is None:
+        raise ConfigError('distance="sigmoid" needs negative (Q, N); a log_partition does not determine it')
+    owner = owners(positive, negative.size(0), owner)
+    margins = (widened(negative)[owner] - widened(positive).unsqueeze(1)) / tau  # (P, N)
+    wide = [None if x is None else x.expand(negative.shape)[owner] for x in (mask, log_q)]
+    total = partition_of(F.logsigmoid(margins), None, 1.0, *wide)  # (P,)
+    return without_rivals_zero(total.masked_fill(total == -torch.inf, 0.0), total)
+
+
+def _with_hits(losses: Tensor, positive: Tensor, threshold: Tensor, owner: Tensor) -> Tensor:
+    """Divide by the hits H of each query and take log H off, an equal share of it from each of its positives."""
+    n_queries = threshold.numel()
+    is_hit = (widened(positive) >= threshold[owner]).to(losses.dtype)
+    hits = losses.new_zeros(n_queries).index_add(0, owner, is_hit.detach()).clamp(min=1)
+    shares = torch.bincount(owner, minlength=n_queries)[owner]
+    return losses / hits[owner] - hits.log()[owner] / shares
+
+
+class SLatK(Loss):
+    """Module form of :func:`slatk_loss`; it owns the thresholds of its queries.
+
+    ``n_queries`` is how many queries (users) there are in all; ``k`` the length of the list that people see. The
+    thresholds start at 0, as in the paper, and move when somebody moves them: the trainer does it by the chosen
+    estimator, and in a loop of your own ``update_threshold`` does it from the scores at hand.
+    """
+
+    threshold: Tensor  # (n_queries,), a buffer: saved, resumed, synchronised
+
+    def __init__(
+        self,
+        n_queries: int,
+        k: int = 20,
+        *,
+        tau: float = 0.2,
+        tau_weight: float = 2.5,
+        weight: Activation = "sigmoid",
+        distance: Activation = "exponential",
+        detach_weight: bool = False,
+        keep_hits: bool = False,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.k = at_least("k", k, 1)
+        self.tau = positive_number("tau", tau)
+        self.tau_weight = positive_number("tau_weight", tau_weight)
+        self.weight: Activation = one_of("weight", weight, ACTIVATIONS)
+        self.distance: Activation = one_of("distance", distance, ACTIVATIONS)
+        self.accepts_partition = distance == "exponential"
+        self.detach_weight = detach_weight
+        self.keep_hits = keep_hits
+        self.register_buffer("threshold", torch.zeros(at_least("n_queries", n_queries, 0)))
+
+    def forward(
+        self,
+        positive: Tensor,
+        negative: Tensor | None = None,
+        owner: Tensor | None = None,
+        *,
+        query: Tensor | None = None,
+        mask: Tensor | None = None,
+        log_q: Tensor | None = None,
+        log_partition: Tensor | None = None,
+    ) -> Tensor:
+        if query is None:
+            raise ConfigError("SLatK keeps a threshold for every query: pass query (Q,), their indices")
+        losses = slatk_loss(
+            positive,
+            negative,
+            owner,
+            threshold=self.threshold[query],
+            tau=self.tau,
+            tau_weight=self.tau_weight,
+            weight=self.weight,
+            distance=self.distance,
+            detach_weight=self.detach_weight,
+            keep_hits=self.keep_hits,
+            mask=mask,
+            log_q=log_q,
+            log_partition=log_partition,
+        )
+        return reduce(losses, self.reduction)
+
+    @torch.no_grad()
+    def update_threshold(
+        self,
+        query: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+        owner: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Set the thresholds of ``query (Q,)`` to their K-th best score among the positives and negatives given.
+
+        The paper's estimate; it wants all positives of a query and some hundreds of negatives. Where a query comes
+        twice in a batch (the textbook form), its rows are taken together as one.
+        """
+        unique, row = torch.unique(query, return_inverse=True)
+        owner = row[owners(positive, query.numel(), owner)]
+        if unique.numel() < query.numel():
+            first = torch.full_like(unique, query.numel()).scatter_reduce(
+                0, row, torch.arange(query.numel(), device=query.device), "amin"
+            )
+            negative, mask = negative[first], None if mask is None else mask[first]
+        else:
+            order = torch.argsort(row)
+            negative, mask = negative[order], None if mask is None else mask[order]
+        values = sampled_thresholds(widened(positive), widened(negative), owner, self.k, mask=mask)
+        self.threshold[unique] = values.to(self.threshold.dtype)
+
+    def resize(self, n_queries: int) -> None:
+        """Keep the thresholds of the queries that stay, and start new ones at 0."""
+        resized = self.threshold.new_zeros(at_least("n_queries", n_queries, 0))
+        kept = min(n_queries, self.threshold.numel())
+        resized[:kept] = self.threshold[:kept]
+        self.threshold = resized

@@ -1,0 +1,32 @@
+"""Baselines without parameters to learn: popularity."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from topshelf.models.base import Model
+from topshelf.ragged import Ragged
+
+
+class Popularity(Model):
+    """The same list for everybody: items by how many queries have them in training.
+
+    Use when: a floor is wanted that every other number must clear.   Cost: one count an item.
+    """
+
+    is_closed_form: ClassVar[bool] = True
+    counts: Tensor  # (n_items,), a buffer
+
+    def __init__(self, n_queries: int, n_items: int) -> None:
+        super().__init__(n_queries, n_items)
+        self.register_buffer("counts", torch.zeros(n_items))
+
+    def fit(self, positives: Ragged) -> None:
+        self.counts.copy_(torch.bincount(positives.indices, minlength=self.n_items))
+
+    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        n = self.n_queries if rows is None else rows.numel()
+        return torch.ones(n, 1, device=self.counts.device), self.counts.unsqueeze(1)

@@ -1,0 +1,66 @@
+"""Linear item-item models: EASE."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from topshelf.errors import ConfigError, positive
+from topshelf.models.base import HistoryRows, Model
+from topshelf.ragged import Ragged
+
+# float64 Gram matrix, its inverse and the float32 weights are alive together.
+_BYTES_PER_CELL = 8 + 8 + 4
+
+
+class EASE(Model):
+    r"""Item-item weights with a zero diagonal, in closed form: the baseline to beat.
+
+    .. math:: B_{ij} = -P_{ij} / P_{jj}, \quad P = (X^\top X + \lambda I)^{-1}; \qquad s_u = x_u B
+
+    Use when: the catalogue has up to some tens of thousands of items; one setting, fitted in seconds.
+    Cost: n_items^2 weights and an n_items^3 inverse; refused above ``memory`` bytes.
+    Paper: Steck, Embarrassingly shallow autoencoders for sparse data, WWW 2019.
+    """
+
+    is_closed_form: ClassVar[bool] = True
+    weights: Tensor  # (n_items, n_items), a buffer
+
+    def __init__(self, n_queries: int, n_items: int, *, l2: float = 300.0, memory: float = 8e9) -> None:
+        super().__init__(n_queries, n_items)
+        self.l2 = positive("l2", l2)
+        needed = _BYTES_PER_CELL * n_items**2
+        if needed > memory:
+            raise ConfigError(
+                f"EASE over {n_items} items needs {needed / 1e9:.1f} GB, and memory allows {memory / 1e9:.1f} GB; "
+                "raise model.memory if the machine has it, drop rare items (data.core), or use --model mf"
+            )
+        self.register_buffer("weights", torch.zeros(n_items, n_items))
+        self._positives: Ragged | None = None
+
+    @torch.no_grad()
+    def fit(self, positives: Ragged) -> None:
+        owner = positives.owner()
+        table = torch.sparse_coo_tensor(
+            torch.stack([positives.indices, owner]),
+            torch.ones(owner.numel(), dtype=torch.float64, device=owner.device),
+            (self.n_items, len(positives)),
+            check_invariants=True,
+        ).coalesce()
+        gram = torch.sparse.mm(table, table.T).to_dense()
+        gram.diagonal().add_(self.l2)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+        weights = inverse.div_(-inverse.diagonal().clone())
+        weights.fill_diagonal_(0.0)
+        self.weights.copy_(weights)
+        self.attach(positives)
+
+    def attach(self, positives: Ragged) -> None:
+        self._positives = positives
+
+    def encode(self, rows: Tensor | None = None) -> tuple[Tensor | HistoryRows, Tensor]:
+        assert self._positives is not None, "attach histories first"
+        histories = HistoryRows(self._positives, self.n_items)
+        return (histories if rows is None else histories[rows]), self.weights.T

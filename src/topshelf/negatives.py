@@ -1,0 +1,149 @@
+"""Where negatives come from: the whole catalogue, a shared sample, a sample a query, or the batch itself.
+
+Each source draws for a batch of Q queries with their positives and never lets a positive count as a negative
+(accidental hits are masked, or cannot be drawn). Draws that are not uniform say so in ``log_q``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from topshelf.errors import ConfigError, at_least
+from topshelf.ragged import Ragged, ragged_from_pairs
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Negatives of one batch.
+
+    ``items``: None for the whole catalogue, (N,) shared by all queries, or (Q, N). ``exclude``: Q lists of columns
+    that do not count (positives that are in the draw). ``log_q (N,)``: log of how much likelier than under a uniform
+    draw each column is; None when uniform.
+    """
+
+    items: Tensor | None
+    exclude: Ragged | None
+    log_q: Tensor | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all queries of the batch look at the same items."""
+        return self.items is None or self.items.dim() == 1
+
+    def mask(self, n_columns: int) -> Tensor | None:
+        """``exclude`` as (Q, n_columns) flags."""
+        if self.exclude is None:
+            return None
+        mask = torch.zeros(len(self.exclude), n_columns, dtype=torch.bool, device=self.exclude.indices.device)
+        mask[self.exclude.owner(), self.exclude.indices] = True
+        return mask
+
+
+class Negatives:
+    """Base of the sources."""
+
+    def draw(
+        self, positives: Ragged, batch_items: Tensor, item_counts: Tensor, generator: torch.Generator
+    ) -> Draw:
+        """Draw for Q queries, given all their positives, the batch's positive items (P,) and the training counts."""
+        raise NotImplementedError
+
+
+class Catalogue(Negatives):
+    """Every item that is not a positive of the query: exact."""
+
+    def draw(self, positives: Ragged, batch_items: Tensor, item_counts: Tensor, generator: torch.Generator) -> Draw:  # noqa: ARG002
+        return Draw(None, positives)
+
+
+class Shared(Negatives):
+    """``n`` items drawn uniformly without replacement, shared by the whole batch; positives masked."""
+
+    def __init__(self, n: int = 1000) -> None:
+        self.n = at_least("n", n, 1)
+
+    def draw(self, positives: Ragged, batch_items: Tensor, item_counts: Tensor, generator: torch.Generator) -> Draw:  # noqa: ARG002
+        n_items = item_counts.numel()
+        items = torch.randperm(n_items, generator=generator)[: self.n].to(item_counts.device)
+        return Draw(items, _columns(positives, items, n_items))
+
+
+class PerQuery(Negatives):
+    """``n`` negatives for each query, uniform and independent (with replacement), never a positive: the paper's."""
+
+    def __init__(self, n: int = 1000) -> None:
+        self.n = at_least("n", n, 1)
+
+    def draw(self, positives: Ragged, batch_items: Tensor, item_counts: Tensor, generator: torch.Generator) -> Draw:  # noqa: ARG002
+        return Draw(draw_negatives(positives, self.n, item_counts.numel(), generator), None)
+
+
+class InBatch(Negatives):
+    """The positive items of the batch, each once; drawn by popularity, so ``log_q`` corrects for it."""
+
+    def draw(self, positives: Ragged, batch_items: Tensor, item_counts: Tensor, generator: torch.Generator) -> Draw:  # noqa: ARG002
+        n_items = item_counts.numel()
+        items = torch.unique(batch_items)
+        # The chance that an item is among the batch's P positives, against that under a uniform draw.
+        p = batch_items.numel()
+        seen = -torch.expm1(p * torch.log1p(-(item_counts[items] / item_counts.sum()).clamp(max=1 - 1e-9)))
+        uniform = items.numel() / n_items
+        return Draw(items, _columns(positives, items, n_items), torch.log(seen / uniform).to(torch.float32))
+
+
+NEGATIVES: dict[str, type[Negatives]] = {
+    "catalogue": Catalogue,
+    "shared": Shared,
+    "per_query": PerQuery,
+    "in_batch": InBatch,
+}
+
+
+def draw_negatives(positives: Ragged, n: int, n_items: int, generator: torch.Generator) -> Tensor:
+    """(Q, n) items, uniform and independent over each query's non-positives, without rejection.
+
+    The r-th item that is not a positive is r plus the number of positives before it; with the positives sorted,
+    that number is found by a binary search in ``positive - rank``.
+    """
+    counts = positives.counts
+    left = n_items - counts
+    if counts.numel() and int(left.min()) < 1:
+        raise ConfigError(f"a query has all {n_items} items as positives: there is no negative to draw for it")
+    uniform = torch.rand(counts.numel(), n, generator=generator, dtype=torch.float64).to(counts.device)
+    place = (uniform * left.unsqueeze(1)).long().clamp_(max=(left - 1).unsqueeze(1))
+    width = int(counts.max()) if counts.numel() else 0
+    owner = positives.owner()
+    rank = torch.arange(owner.numel(), device=owner.device) - positives.indptr[:-1][owner]
+    shifted = torch.full((counts.numel(), width), n_items, device=owner.device)
+    shifted[owner, rank] = positives.indices - rank
+    return place + torch.searchsorted(shifted, place, right=True)
+
+
+def sampled_scores(queries: Tensor, items: Tensor, ids: Tensor) -> Tensor:
+    """Scores of each query's own items: queries (Q, d), items (I, d), ids (Q, N) to (Q, N), differentiable.
+
+    A matrix product with the whole catalogue and a gather of numbers beats a gather of vectors until the catalogue
+    is some dozens of times the sample; then vectors are gathered, one block of queries at a time.
+    """
+    n = ids.size(1)
+    if items.size(0) <= 32 * n:
+        return (queries @ items.T).gather(1, ids)
+    block = max(1, 2**22 // (n * items.size(1)))
+    parts = [
+        torch.bmm(F.embedding(ids[start : start + block], items), queries[start : start + block].unsqueeze(2)).squeeze(2)
+        for start in range(0, ids.size(0), block)
+    ]
+    return torch.cat(parts) if parts else queries.new_zeros(0, n)
+
+
+def _columns(positives: Ragged, items: Tensor, n_items: int) -> Ragged:
+    """The positives that are among ``items``, as columns of the draw."""
+    place = torch.full((n_items,), -1, dtype=torch.int64, device=items.device)
+    place[items] = torch.arange(items.numel(), device=items.device)
+    column = place[positives.indices]
+    drawn = column >= 0
+    return ragged_from_pairs(positives.owner()[drawn], column[drawn], len(positives))

@@ -1,0 +1,195 @@
+"""Each loss against its formula written as explicit loops in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import tensor
+from torch.testing import assert_close
+
+from topshelf.errors import ConfigError
+from topshelf.losses import BPR, SLatK, SoftmaxLoss, bpr_loss, slatk_loss, softmax_loss
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def problem(seed, n_queries=4, n_positives=9, n_negatives=6):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "positive": torch.randn(n_positives, generator=generator, dtype=torch.float64),
+        "negative": torch.randn(n_queries, n_negatives, generator=generator, dtype=torch.float64),
+        "owner": torch.randint(n_queries, (n_positives,), generator=generator),
+        "mask": torch.rand(n_queries, n_negatives, generator=generator) < 0.3,
+        "log_q": torch.randn(n_negatives, generator=generator, dtype=torch.float64),
+        "threshold": torch.randn(n_queries, generator=generator, dtype=torch.float64),
+    }
+
+
+def rivals(p, i):
+    """(score, log_q) of the negatives that count for positive i."""
+    q = int(p["owner"][i])
+    return [
+        (float(p["negative"][q, j]), float(p["log_q"][j]))
+        for j in range(p["negative"].size(1))
+        if not p["mask"][q, j]
+    ]
+
+
+def slow_softmax(p, i, tau):
+    total = sum(math.exp((s - float(p["positive"][i])) / tau - lq) for s, lq in rivals(p, i))
+    return math.log(total) if total else 0.0
+
+
+def call(p, *names):
+    return {name: p[name] for name in names}
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), tau=st.sampled_from([0.1, 0.5, 2.0]))
+def test_softmax_follows_its_formula(seed, tau):
+    p = problem(seed)
+    found = softmax_loss(p["positive"], p["negative"], p["owner"], tau=tau, **call(p, "mask", "log_q"))
+    assert_close(found, tensor([slow_softmax(p, i, tau) for i in range(9)], dtype=torch.float64))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), tau_weight=st.sampled_from([0.2, 1.0, 2.5]))
+def test_slatk_follows_its_formula(seed, tau_weight):
+    p = problem(seed)
+    found = slatk_loss(
+        p["positive"], p["negative"], p["owner"], tau=0.5, tau_weight=tau_weight,
+        **call(p, "mask", "log_q", "threshold"),
+    )  # fmt: skip
+    expected = []
+    for i in range(9):
+        gap = float(p["positive"][i] - p["threshold"][p["owner"][i]])
+        expected.append(sigmoid(gap / tau_weight) * slow_softmax(p, i, 0.5))
+    assert_close(found, tensor(expected, dtype=torch.float64))
+
+
+def test_slatk_with_every_choice_of_activations_follows_its_formula():
+    p = problem(3)
+    for weight in ("sigmoid", "exponential"):
+        for distance in ("sigmoid", "exponential"):
+            found = slatk_loss(
+                p["positive"], p["negative"], p["owner"], tau=0.5, tau_weight=0.7, weight=weight, distance=distance,
+                **call(p, "mask", "log_q", "threshold"),
+            )  # fmt: skip
+            expected = []
+            for i in range(9):
+                s = float(p["positive"][i])
+                gap = (s - float(p["threshold"][p["owner"][i]])) / 0.7
+                w = sigmoid(gap) if weight == "sigmoid" else math.exp(gap)
+                act = (lambda x: sigmoid(x / 0.5)) if distance == "sigmoid" else (lambda x: math.exp(x / 0.5))
+                total = sum(act(n - s) * math.exp(-lq) for n, lq in rivals(p, i))
+                expected.append(w * math.log(total) if total else 0.0)
+            assert_close(found, tensor(expected, dtype=torch.float64), msg=f"{weight}, {distance}")
+
+
+def test_slatk_with_hits_kept_is_equation_3_4_4_summed_over_a_query():
+    positive, owner = tensor([2.0, 1.0, -1.0]), tensor([0, 0, 0])
+    negative, threshold = tensor([[0.0, 0.5]]), tensor([0.9])
+    found = slatk_loss(
+        positive, negative, owner, threshold=threshold, tau=1.0, tau_weight=0.3, keep_hits=True
+    ).sum()
+    plain = slatk_loss(positive, negative, owner, threshold=threshold, tau=1.0, tau_weight=0.3).sum()
+    hits = 2  # 2.0 and 1.0 are at least 0.9
+    assert_close(found, plain / hits - math.log(hits))
+
+
+def test_hits_cannot_be_kept_in_the_pair_form():
+    with pytest.raises(ConfigError, match="keep_hits needs all positives"):
+        slatk_loss(torch.ones(2), torch.ones(2, 3), threshold=torch.zeros(2), tau=1, tau_weight=1, keep_hits=True)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_bpr_follows_its_formula(seed):
+    p = problem(seed)
+    found = bpr_loss(p["positive"], p["negative"], p["owner"], **call(p, "mask", "log_q"))
+    expected = []
+    for i in range(9):
+        pairs = [(math.log1p(math.exp(s - float(p["positive"][i]))), math.exp(-lq)) for s, lq in rivals(p, i)]
+        total = sum(w for _, w in pairs)
+        expected.append(sum(v * w for v, w in pairs) / total if total else 0.0)
+    assert_close(found, tensor(expected, dtype=torch.float64))
+
+
+def test_log_partition_stands_for_the_negatives():
+    p = problem(1)
+    partition = (p["negative"] / 0.4).logsumexp(1)
+    a = softmax_loss(p["positive"], p["negative"], p["owner"], tau=0.4)
+    b = softmax_loss(p["positive"], owner=p["owner"], tau=0.4, log_partition=partition)
+    assert_close(a, b)
+
+
+def test_slatk_with_a_constant_weight_is_the_softmax_loss():
+    p = problem(2)
+    far = torch.full((4,), -1e9, dtype=torch.float64)
+    a = slatk_loss(p["positive"], p["negative"], p["owner"], threshold=far, tau=0.3, tau_weight=1.0)
+    assert_close(a, softmax_loss(p["positive"], p["negative"], p["owner"], tau=0.3))
+
+
+def test_gradient_of_slatk_is_the_papers():
+    """w ∇SL + w (1 - w) SL ∇s / τ_w (paper, appendix on gradient analysis); without the last term when detached."""
+    p = problem(5)
+    s = p["positive"].requires_grad_()
+    for detach in (False, True):
+        loss = slatk_loss(
+            s, p["negative"], p["owner"], threshold=p["threshold"], tau=0.5, tau_weight=0.8, detach_weight=detach
+        )
+        (found,) = torch.autograd.grad(loss.sum(), s)
+        softmax = softmax_loss(s, p["negative"], p["owner"], tau=0.5)
+        (gradient,) = torch.autograd.grad(softmax.sum(), s)
+        w = torch.sigmoid((s - p["threshold"][p["owner"]]) / 0.8)
+        expected = w * gradient + (0 if detach else w * (1 - w) * softmax / 0.8)
+        assert_close(found, expected.detach())
+
+
+def test_update_threshold_takes_the_kth_best_of_positives_and_negatives():
+    loss = SLatK(5, k=2)
+    loss.update_threshold(
+        tensor([3, 1]), tensor([0.9, 0.1, 0.5]), tensor([[0.4, 0.3], [0.2, 0.8]]), tensor([0, 1, 0])
+    )
+    # query 3: {0.9, 0.5, 0.4, 0.3} -> 0.5; query 1: {0.1, 0.2, 0.8} -> 0.2
+    assert_close(loss.threshold, tensor([0.0, 0.2, 0.0, 0.5, 0.0]))
+
+
+def test_update_threshold_joins_the_rows_of_a_query_that_comes_twice():
+    loss = SLatK(3, k=2)
+    loss.update_threshold(tensor([2, 2]), tensor([0.9, 0.7]), tensor([[0.1, 0.2], [0.3, 0.4]]))
+    assert_close(loss.threshold, tensor([0.0, 0.0, 0.7]))
+
+
+def test_resize_keeps_old_thresholds_and_starts_new_ones_at_zero():
+    loss = SLatK(2)
+    loss.threshold.copy_(tensor([0.1, 0.2]))
+    loss.resize(3)
+    assert_close(loss.threshold, tensor([0.1, 0.2, 0.0]))
+    assert "threshold" in loss.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SLatK(3, k=0), "k must be >= 1, got 0"),
+        (lambda: SLatK(3, tau=0), "tau must be > 0, got 0"),
+        (lambda: SLatK(3, tau_weight=float("nan")), "tau_weight must be > 0, got nan"),
+        (lambda: SLatK(3, weight="relu"), "weight must be one of sigmoid, exponential, got 'relu'"),
+        (lambda: SoftmaxLoss(tau=-1), "tau must be > 0, got -1"),
+        (lambda: BPR(reduction="max"), "reduction must be one of"),
+        (lambda: SLatK(3)(torch.ones(1), torch.ones(1, 1)), "pass query"),
+        (lambda: SoftmaxLoss()(torch.ones(3), torch.ones(2, 1)), "pass owner"),
+        (lambda: SoftmaxLoss()(torch.ones(3)), "either negative"),
+        (lambda: BPR()(torch.ones(1), log_partition=torch.ones(1)), "BPR needs the scores"),
+    ],
+)
+def test_bad_settings_and_calls_are_refused_with_the_value_received(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()

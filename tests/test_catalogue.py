@@ -1,0 +1,134 @@
+"""log_partition against the direct formula; top_k has its own tests in test_ranking.py."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from topshelf.catalogue import Workspace, log_partition
+from topshelf.errors import ConfigError
+from topshelf.ragged import Ragged, ragged_from_pairs
+
+
+def direct(queries, items, tau, exclude=None, log_weight=None):
+    logits = queries @ items.T / tau
+    if log_weight is not None:
+        logits = logits + log_weight
+    if exclude is not None:
+        mask = torch.zeros_like(logits, dtype=torch.bool)
+        mask[exclude.owner(), exclude.indices] = True
+        logits = logits.masked_fill(mask, -math.inf)
+    return logits.logsumexp(1)
+
+
+def random_lists(n_queries, n_items, generator, share=0.3):
+    row, column = (torch.rand(n_queries, n_items, generator=generator) < share).nonzero(as_tuple=True)
+    return ragged_from_pairs(row, column, n_queries)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    n_queries=st.integers(1, 9),
+    n_items=st.integers(2, 23),
+    columns=st.integers(1, 25),
+    weighted=st.booleans(),
+    tau=st.sampled_from([0.005, 0.2, 3.0]),
+)
+def test_value_and_gradients_equal_the_direct_formula_for_every_tile_size(
+    seed, n_queries, n_items, columns, weighted, tau
+):
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(n_queries, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    items = torch.randn(n_items, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    exclude = random_lists(n_queries, n_items - 1, generator)  # the last item is never excluded
+    log_weight = torch.randn(n_items, generator=generator, dtype=torch.float64) if weighted else None
+    upstream = torch.randn(n_queries, generator=generator, dtype=torch.float64)
+    workspace = Workspace(budget=n_queries * columns * 8)
+
+    ours = log_partition(queries, items, tau, exclude=exclude, log_weight=log_weight, workspace=workspace)
+    found = torch.autograd.grad(ours @ upstream, (queries, items))
+    reference = direct(queries, items, tau, exclude, log_weight)
+    expected = torch.autograd.grad(reference @ upstream, (queries, items))
+
+    assert_close(ours, reference)
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("budget", [64, 2**20])
+def test_gradcheck(budget):
+    torch.manual_seed(0)
+    queries = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    items = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
+    exclude = Ragged(torch.tensor([0, 1, 1, 3]), torch.tensor([2, 0, 6]))
+
+    def function(q, i):
+        return log_partition(q, i, 0.5, exclude=exclude, workspace=Workspace(budget))
+
+    assert torch.autograd.gradcheck(function, (queries, items))
+
+
+def test_float32_gradients_agree_with_autograd_to_1e_5():
+    torch.manual_seed(0)
+    queries = torch.nn.functional.normalize(torch.randn(40, 16), dim=1).requires_grad_()
+    items = torch.nn.functional.normalize(torch.randn(200, 16), dim=1).requires_grad_()
+    found = torch.autograd.grad(log_partition(queries, items, 0.2).sum(), (queries, items))
+    expected = torch.autograd.grad(direct(queries, items, 0.2).sum(), (queries, items))
+    assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_workspace_used_again_before_backward_gives_the_same_gradient():
+    torch.manual_seed(0)
+    workspace = Workspace()
+    queries = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    items = torch.randn(11, 4, dtype=torch.float64)
+    first = log_partition(queries, items, 0.3, workspace=workspace)
+    second = log_partition(queries * 2, items, 0.3, workspace=workspace)
+    found = torch.autograd.grad((first + second).sum(), queries)
+    expected = torch.autograd.grad((direct(queries, items, 0.3) + direct(queries * 2, items, 0.3)).sum(), queries)
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("tau", [0.005, 1.0])
+@pytest.mark.parametrize("budget", [256, 2**20])
+def test_no_score_and_no_temperature_overflows(scale, tau, budget):
+    torch.manual_seed(0)
+    queries = (torch.randn(6, 8) * scale).requires_grad_()
+    items = torch.randn(50, 8, requires_grad=True)
+    value = log_partition(queries, items, tau, workspace=Workspace(budget))
+    value.sum().backward()
+    assert value.isfinite().all()
+    assert queries.grad.isfinite().all()
+    assert items.grad.isfinite().all()
+    assert_close(value.double(), direct(queries.double(), items.double(), tau), rtol=1e-5, atol=1e-4)
+
+
+def test_a_query_with_everything_excluded_is_minus_infinity_without_gradient():
+    queries, items = torch.ones(2, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    exclude = Ragged(torch.tensor([0, 4, 4]), torch.arange(4))
+    for budget in (8, 2**20):
+        queries.grad = None
+        value = log_partition(queries, items, 0.2, exclude=exclude, workspace=Workspace(budget))
+        value[1:].sum().backward()
+        assert value[0] == -math.inf
+        assert queries.grad[0].eq(0).all()
+        assert queries.grad.isfinite().all()
+
+
+def test_bfloat16_tables_are_summed_in_float32():
+    torch.manual_seed(0)
+    queries, items = torch.randn(3, 8).bfloat16(), torch.randn(500, 8).bfloat16()
+    value = log_partition(queries, items, 0.5)
+    assert value.dtype == torch.float32
+    assert_close(value, direct(queries.float(), items.float(), 0.5))
+
+
+def test_a_temperature_of_zero_is_refused():
+    with pytest.raises(ConfigError, match="tau must be > 0, got 0"):
+        log_partition(torch.ones(1, 2), torch.ones(1, 2), 0.0)
