@@ -1,0 +1,255 @@
+"""Full-catalogue evaluation: two protocols, every cut-off from one ranking, one value a user.
+
+A number means little without its protocol, so an :class:`Evaluation` carries it.
+
+``standard``  training and validation items are masked; users with nothing to find are left out and counted.
+``paper``     only training items are masked, so validation items take places as misses; users with nothing to
+              find count as 0. This is how the published numbers were made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from topshelf.errors import ConfigError, DataError, at_least, one_of
+from topshelf.metrics import METRICS, auc, catalogue_coverage, item_exposure, ndcg_at_k, popularity_lift
+from topshelf.ragged import Ragged, merge
+from topshelf.ranking import Queries, count_above, ranked_tiles
+from topshelf.statistics import PairedResult, bootstrap_intervals, paired_test
+
+PROTOCOLS = ("standard", "paper")
+CUTOFFS = (5, 10, 20, 50)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The metrics of one model on one set of users.
+
+    protocol    which items were masked and which users count
+    cutoffs     the K of "ndcg@K" and its kin, ascending
+    users       (n,) index of each evaluated query, ascending
+    per_user    "ndcg@20" -> (n,) float64, one value a user of ``users``; "auc" is NaN where it is undefined
+    n_skipped   queries left out because they have nothing to find
+    extras      figures of the lists as a whole: "coverage@20", "popularity_lift@20"
+    """
+
+    protocol: str
+    cutoffs: tuple[int, ...]
+    users: Tensor
+    per_user: dict[str, Tensor]
+    n_skipped: int = 0
+    extras: dict[str, float] = field(default_factory=dict)
+
+    def mean(self) -> dict[str, float]:
+        """Mean over users; a NaN (an undefined AUC) is left out of its mean."""
+        return {name: float(values.nanmean()) for name, values in self.per_user.items()}
+
+    def intervals(
+        self, level: float = 0.95, seed: int = 0, n_resamples: int = 1000
+    ) -> dict[str, tuple[float, float]]:
+        """Percentile bootstrap interval of each mean; users are resampled, together for all metrics."""
+        found: dict[str, tuple[float, float]] = {}
+        for names in self._names_by_defined_users():
+            defined = ~self.per_user[names[0]].isnan()
+            values = torch.stack([self.per_user[name][defined] for name in names], 1)
+            if values.size(0) == 0:
+                found |= dict.fromkeys(names, (math.nan, math.nan))
+                continue
+            low, high = bootstrap_intervals(values.numpy(), level, n_resamples, seed)
+            found |= {name: (float(low[j]), float(high[j])) for j, name in enumerate(names)}
+        return {name: found[name] for name in self.per_user}
+
+    def to_json(self, level: float = 0.95, seed: int = 0, n_resamples: int = 1000) -> dict[str, Any]:
+        """Means, intervals and counts, ready for ``json.dump``; what is undefined becomes None."""
+        intervals = self.intervals(level, seed, n_resamples)
+        return {
+            "protocol": self.protocol,
+            "cutoffs": list(self.cutoffs),
+            "n_evaluated": self.users.numel(),
+            "n_skipped": self.n_skipped,
+            "mean": {name: _number(value) for name, value in self.mean().items()},
+            "interval_level": level,
+            "interval": {name: [_number(low), _number(high)] for name, (low, high) in intervals.items()},
+            "extras": {name: _number(value) for name, value in self.extras.items()},
+        }
+
+    def _names_by_defined_users(self) -> list[list[str]]:
+        """Metrics that are defined for all users, then each of the others: one resampling a group."""
+        partial = [name for name, values in self.per_user.items() if bool(values.isnan().any())]
+        whole = [name for name in self.per_user if name not in partial]
+        return ([whole] if whole else []) + [[name] for name in partial]
+
+
+def evaluate(
+    queries: Queries,
+    items: Tensor,
+    relevant: Ragged,
+    *,
+    train: Ragged,
+    valid: Ragged | None = None,
+    protocol: str = "standard",
+    cutoffs: Sequence[int] = CUTOFFS,
+    auc: bool = True,
+    item_counts: Tensor | None = None,
+) -> Evaluation:
+    """Rank the whole catalogue for every query and score the lists; the score is the dot product.
+
+    Shapes: queries (U, d), or anything that gives rows (:class:`topshelf.ranking.Queries`); items (I, d);
+        relevant, train, valid: U lists each; item_counts (I,): for the popularity lift, ``train``'s when None.
+    To evaluate on validation items, pass them as ``relevant`` and leave ``valid`` out.
+    Cost: one matrix product and one pass over the scores; ``auc`` adds a product, and two comparisons of a
+        user's scores for each relevant item. Memory is bounded by the workspace of the ranking.
+    """
+    cutoffs = _check_cutoffs(cutoffs, items.size(0))
+    masked = _masked(one_of("protocol", protocol, PROTOCOLS), train, valid)
+    _check_relevant(relevant, masked, len(queries), items.size(0))
+    users = torch.arange(len(queries))
+    if protocol == "standard":
+        users = users[relevant.counts.cpu() > 0]
+    if users.numel() == 0:
+        raise DataError("relevant must hold at least one item for at least one query, got none to evaluate")
+    per_user, exposure = _rank_users(queries, items, relevant, masked, users, cutoffs)
+    if auc:
+        per_user["auc"] = _user_auc(queries, items, relevant, masked, users)
+    if item_counts is None:
+        item_counts = torch.bincount(train.indices.cpu(), minlength=items.size(0))
+    extras = {f"coverage@{k}": catalogue_coverage(exposure[k]) for k in cutoffs}
+    extras |= {f"popularity_lift@{k}": popularity_lift(exposure[k], item_counts.cpu()) for k in cutoffs}
+    return Evaluation(protocol, cutoffs, users, per_user, len(queries) - users.numel(), extras)
+
+
+def ndcg(queries: Queries, items: Tensor, relevant: Ragged, exclude: Ragged | None, k: int) -> float:
+    """Mean NDCG@k over the queries with relevant items, and nothing else: for validation while training."""
+    users = (relevant.counts > 0).nonzero().squeeze(1).cpu()
+    if users.numel() == 0:
+        raise DataError("relevant must hold at least one item for at least one query, got none")
+    total = 0.0
+    for part, _, indices in ranked_tiles(queries, items, k, exclude=exclude, rows=users):
+        wanted = _select(relevant, part)
+        total += float(ndcg_at_k(_hits(indices.cpu(), wanted, items.size(0)), wanted.counts).sum())
+    return total / users.numel()
+
+
+def compare(first: Evaluation, second: Evaluation, metric: str, **options: Any) -> PairedResult:
+    """Paired test of ``first - second`` on one metric; both must be of the same users and protocol.
+
+    Users for whom the metric is undefined are left out. ``options`` go to :func:`paired_test`.
+    """
+    if first.protocol != second.protocol:
+        raise DataError(f"protocols must be the same, got {first.protocol!r} and {second.protocol!r}")
+    for evaluation in (first, second):
+        one_of("metric", metric, evaluation.per_user)
+    (users, first_order), (second_users, second_order) = first.users.sort(), second.users.sort()
+    if not torch.equal(users, second_users):
+        raise DataError(
+            "both evaluations must be of the same users, "
+            f"got {users.numel()} and {second_users.numel()} that differ; evaluate both models on one split"
+        )
+    a, b = first.per_user[metric][first_order], second.per_user[metric][second_order]
+    defined = ~(a.isnan() | b.isnan())
+    return paired_test(a[defined].numpy(), b[defined].numpy(), **options)
+
+
+def _rank_users(
+    queries: Queries, items: Tensor, relevant: Ragged, masked: Ragged, users: Tensor, cutoffs: tuple[int, ...]
+) -> tuple[dict[str, Tensor], dict[int, Tensor]]:
+    """Every metric at every cut-off from one ranking, and how often each item was listed at each cut-off."""
+    names = [f"{name}@{k}" for name in METRICS for k in cutoffs]
+    table = torch.empty(len(names), users.numel(), dtype=torch.float64)
+    n_items, done = items.size(0), 0
+    between = {k: torch.zeros(n_items, dtype=torch.int64) for k in cutoffs}
+    for part, _, indices in ranked_tiles(queries, items, cutoffs[-1], exclude=masked, rows=users):
+        indices, wanted = indices.cpu(), _select(relevant, part)
+        hits, n_relevant = _hits(indices, wanted, n_items), wanted.counts
+        columns = [metric(hits[:, :k], n_relevant) for metric in METRICS.values() for k in cutoffs]
+        torch.stack(columns, out=table[:, done : done + part.numel()])
+        done += part.numel()
+        for above, k in zip((0, *cutoffs), cutoffs, strict=False):
+            between[k] += item_exposure(indices[:, above:k], n_items)
+    exposure = torch.stack(list(between.values())).cumsum(
+        0
+    )  # lists are nested: K places hold those of smaller K
+    return dict(zip(names, table, strict=True)), dict(zip(cutoffs, exposure, strict=True))
+
+
+def _user_auc(queries: Queries, items: Tensor, relevant: Ragged, masked: Ragged, users: Tensor) -> Tensor:
+    counts = count_above(queries, items, relevant, exclude=masked, rows=users)
+    wanted = _select(relevant, users)
+    above, equal = (
+        torch.zeros(users.numel(), dtype=torch.int64).index_add_(0, wanted.owner(), count.cpu())
+        for count in counts
+    )
+    n_candidates = items.size(0) - masked.counts.cpu()[users]
+    return auc(above, equal, wanted.counts, n_candidates)
+
+
+def _hits(indices: Tensor, wanted: Ragged, n_items: int) -> Tensor:
+    """Which places (B, K) hold one of the row's wanted items, as float64; an empty place (-1) never does."""
+    rows = torch.arange(indices.size(0)).unsqueeze(1)
+    return (_is_in(rows * n_items + indices, wanted, n_items) & (indices >= 0)).double()
+
+
+def _is_in(keys: Tensor, lists: Ragged, n_items: int) -> Tensor:
+    """Whether ``row * n_items + item`` is in the lists; their own keys are sorted, as lists and rows are."""
+    own = lists.owner() * n_items + lists.indices
+    if own.numel() == 0:
+        return torch.zeros_like(keys, dtype=torch.bool)
+    return own[torch.searchsorted(own, keys).clamp_(max=own.numel() - 1)] == keys
+
+
+def _select(lists: Ragged, rows: Tensor) -> Ragged:
+    return lists.select(rows.to(lists.indptr.device)).to("cpu")
+
+
+def _masked(protocol: str, train: Ragged, valid: Ragged | None) -> Ragged:
+    train = train.to("cpu")
+    if valid is None or protocol == "paper":
+        return train
+    if len(valid) != len(train):
+        raise DataError(f"train and valid must have a list for each query, got {len(train)} and {len(valid)}")
+    masked = merge(train, valid.to("cpu"))
+    repeated = (masked.owner().diff() == 0) & (masked.indices.diff() == 0)
+    if bool(repeated.any()):
+        at = int(repeated.nonzero()[0])
+        raise DataError(
+            f"train and valid must not share items, got item {int(masked.indices[at])} "
+            f"in both for query {int(masked.owner()[at])}; split the data again"
+        )
+    return masked
+
+
+def _check_cutoffs(cutoffs: Sequence[int], n_items: int) -> tuple[int, ...]:
+    checked = tuple(sorted({at_least("cutoffs", k, 1) for k in cutoffs}))
+    if not checked:
+        raise ConfigError("cutoffs must name at least one K, got none")
+    if checked[-1] > n_items:
+        raise ConfigError(f"cutoffs must be at most the number of items ({n_items}), got {checked[-1]}")
+    return checked
+
+
+def _check_relevant(relevant: Ragged, masked: Ragged, n_queries: int, n_items: int) -> None:
+    for name, lists in (("relevant", relevant), ("train", masked)):
+        if len(lists) != n_queries:
+            raise DataError(f"{name} must have a list for each of the {n_queries} queries, got {len(lists)}")
+    owner, indices = relevant.owner().cpu(), relevant.indices.cpu()
+    if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < n_items:
+        raise DataError(
+            f"relevant must name items 0 to {n_items - 1}, got {int(indices.min())} to {int(indices.max())}"
+        )
+    hidden = _is_in(owner * n_items + indices, masked, n_items)
+    if bool(hidden.any()):
+        at = int(hidden.nonzero()[0])
+        raise DataError(
+            f"a relevant item must not be masked, got item {int(indices[at])} of query {int(owner[at])} "
+            "in the training or validation lists too; split the data again"
+        )
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
