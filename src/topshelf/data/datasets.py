@@ -32,6 +32,7 @@ class DatasetInfo:
     title: str
     users: int
     items: int
+    interactions: int | None
     train: int | None
     test: int | None
     recipe: str
@@ -39,15 +40,11 @@ class DatasetInfo:
     address: str | None = None
     sha256: str | None = None
 
-    @property
-    def interactions(self) -> int | None:
-        return None if self.train is None or self.test is None else self.train + self.test
-
 
 def _paper(
     name: str,
     title: str,
-    counts: tuple[int, int, int | None, int | None],
+    counts: tuple[int, int, int, int | None, int | None],
     sha256: str | None,
     recipe: str = RECIPE,
     licence: str = RESEARCH,
@@ -61,40 +58,40 @@ _KNOWN = [
     _paper(
         "amazon2014-health",
         "Amazon 2014 Health",
-        (1_974, 1_200, 37_784, 10_405),
+        (1_974, 1_200, 48_189, 37_784, 10_405),
         "56f9e4b317903b99669b7f8b9ac527a71d30f59e736138a1ae9b8aca4c7e1779",
     ),
     _paper(
         "amazon2014-electronic",
         "Amazon 2014 Electronic",
-        (13_455, 8_360, 182_398, 52_123),
+        (13_455, 8_360, 234_521, 182_398, 52_123),
         "7c67d05b3792aebaa46a7c46af438c574263f9e34e8a4ae67a40de17dc094ee0",
     ),
     _paper(
         "gowalla",
         "Gowalla check-ins",
-        (29_858, 40_988, 810_128, 217_336),
+        (29_858, 40_988, 1_027_464, 810_128, 217_336),
         "6412ab68a7484a2edf762f715b2397a977b40cfedad7efefd1c493608ffc1bdf",
         CORE_10,
     ),
-    _paper("amazon2014-book", "Amazon 2014 Book", (135_109, 115_172, None, None), None),
+    _paper("amazon2014-book", "Amazon 2014 Book", (135_109, 115_172, 4_042_382, None, None), None),
     _paper(
         "movielens-100k",
         "MovieLens 100K",
-        (939, 1_016, 63_944, 16_449),
+        (939, 1_016, 80_393, 63_944, 16_449),
         "4ab66c074eb9b253368b5a488974ac89a1fc59adbf0aa3e59bece5cefcd87028",
         licence=MOVIELENS,
     ),
     _paper(
         "food",
         "Food.com recipes",
-        (5_875, 9_852, 184_106, 48_932),
+        (5_875, 9_852, 233_038, 184_106, 48_932),
         "36ae9d8987c9000d49bb67352cdd37fc68ef6fc70bd678d836ffe819ee9dbb03",
     ),
     _paper(
         "movielens-1m",
         "MovieLens 1M",
-        (6_033, 3_123, 665_133, 169_316),
+        (6_033, 3_123, 834_449, 665_133, 169_316),
         "b0d2b0eb82076da282cd7c00d35caf1d5e0079468b78a5f434a1ef1ba55134c1",
         licence=MOVIELENS,
     ),
@@ -103,6 +100,7 @@ _KNOWN = [
         "Generated, works offline",
         1_000,
         800,
+        None,
         None,
         None,
         "ten blocks of taste, Zipf popularity, seed 0; split as you choose",

@@ -57,8 +57,9 @@ def download(url: str, target: Path, sha256: str | None = None) -> Path:
         _fetch(url, part)
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         raise DataError(
-            f"cannot fetch {url}: {getattr(error, 'reason', None) or error}. Run again to go on where it "
-            f"stopped, or fetch the file by hand and put it at {target}, or into a folder named by TOPSHELF_DATA."
+            f"cannot fetch {url}: {getattr(error, 'reason', None) or error}. "
+            f"Run again to go on where it stopped, or fetch the file by hand and put it at {target}, "
+            "or into a folder named by TOPSHELF_DATA."
         ) from error
     if sha256 is not None and (got := _digest(part)) != sha256:
         part.unlink()

@@ -15,8 +15,8 @@ ROUNDS = 1000  # each round keeps at least half of its draws on average, so far 
 def add_false_positives(train: Interactions, ratio: float, seed: int = 0) -> Interactions:
     """Turn ceil(ratio * P_u) random negatives of each user into positives; P_u counts its positives.
 
-    Never more than the user has negatives. The paper's noise (appendix); for the train part only. The result has
-    no weights and no timestamps, for false interactions have none.
+    Never more than the user has negatives. The paper's noise (appendix); for the train part only. The result
+    has no weights and no timestamps, for false interactions have none.
     """
     at_least("ratio", ratio, 0.0)
     counts = train.counts

@@ -183,7 +183,7 @@ def _headerless_names(width: int) -> list[str]:
 def _read_text(frame: pl.LazyFrame, wanted: Columns, source: str) -> pl.DataFrame:
     # Ids are read as text and made numbers only if all are: a guess from the first rows fails at row 10,001.
     found = resolve(attempt(frame.collect_schema, source).names(), wanted, source)
-    table = attempt(frame.select(dict.fromkeys(found.values())).collect, source)
+    table = attempt(frame.select(list(dict.fromkeys(found.values()))).collect, source)
     converters = {"weight": _numbers, "timestamp": _numbers_or_text}
     table = table.select(converters.get(role, _ids)(table[name]).alias(role) for role, name in found.items())
     return canonical(

@@ -10,7 +10,7 @@ Draw = Callable[[np.ndarray], np.ndarray]  # users (n,) -> one drawn item for ea
 
 
 def draw_distinct(needed: np.ndarray, taken: np.ndarray, n_items: int, draw: Draw, rounds: int) -> np.ndarray:
-    """Sorted keys ``user * n_items + item`` of new pairs, ``needed (n_users,)`` for each user, none ``taken``.
+    """Sorted keys ``user * n_items + item`` of new pairs: ``needed (n_users,)`` a user, none ``taken``.
 
     Rejected draws are drawn again, at most ``rounds`` times, so the items of a user follow ``draw`` without
     replacement. ``taken`` is sorted. Fewer pairs come back only where ``rounds`` ran out.
