@@ -110,9 +110,9 @@ def incremental_step(
     excess = over_negative.sum(1) * each
     count = count.index_add(0, owner, (over_positive > 0).to(count.dtype))
     excess = excess.index_add(0, owner, over_positive.to(excess.dtype))
-    # Above every score there is no excess to measure; the spread of the sample gives the scale of the step down.
-    spread = _masked_std(negative_scores, counted).clamp(min=1e-6)
-    scale = torch.where(count > 0, excess / count.clamp(min=1), spread / math.log(2 * k + 1))
+    # With few scores above the level their mean excess says little (with none, nothing): one item's worth of the
+    # sample's own spread steadies it.
+    scale = (excess + _masked_std(negative_scores, counted)) / (count + 1)
     # Half a count keeps the logarithm finite; three mean excesses bound a step taken from a poor first guess.
     step = torch.log((count + 0.5) / (k + 0.5)).clamp(-3, 3)
     return threshold + rate * scale * step
