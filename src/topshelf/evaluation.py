@@ -101,7 +101,7 @@ def evaluate(
     """Rank the whole catalogue for every query and score the lists; the score is the dot product.
 
     Shapes: queries (U, d), or anything that gives rows (:class:`topshelf.ranking.Queries`); items (I, d);
-        relevant, train, valid: U lists each; item_counts (I,): for the popularity lift, ``train``'s when None.
+        relevant, train, valid: U lists each; item_counts (I,): popularity, of ``train`` when None.
     To evaluate on validation items, pass them as ``relevant`` and leave ``valid`` out.
     Cost: one matrix product and one pass over the scores; ``auc`` adds a product, and two comparisons of a
         user's scores for each relevant item. Memory is bounded by the workspace of the ranking.

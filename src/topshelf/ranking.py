@@ -77,7 +77,7 @@ def ranked_tiles(
         board.seat(queries[part], _excluded(exclude, part))
         values, indices = _merge_item_tiles(board, k, width)
         if bool(values[:, 0].isnan().any()):  # NaN sorts above every number, so it stands first
-            raise _nan_scores(part[values[:, 0].isnan().to(part.device)][0])
+            raise _nan_scores(f"query {int(part[values[:, 0].isnan().to(part.device)][0])}")
         indices.masked_fill_(values == -torch.inf, NO_ITEM)
         yield part, values.float(), indices
 
@@ -101,6 +101,8 @@ def count_above(
         but never less than one row of scores.
     """
     _check_exclude(exclude, len(queries), items.size(0))
+    if bool(items.isnan().any()):  # NaN is neither above nor beside, and would pass unnoticed
+        raise _nan_scores("an item")
     rows = _all_rows(queries, rows)
     wanted = targets.select(rows.to(targets.indptr.device)).to(items.device)
     above, equal = torch.zeros_like(wanted.indices), torch.zeros_like(wanted.indices)
@@ -224,7 +226,7 @@ def _count_block(scores: Tensor, wanted: Ragged, places: Ragged, above: Tensor, 
         above[places.indices[at]] = n_above
         equal[places.indices[at]] = n_not_below - n_above - 1
         if bool(target.isnan().any()):
-            raise _nan_scores()
+            raise _nan_scores("a target")
 
 
 def _count_type(scores: Tensor) -> torch.dtype:
@@ -264,9 +266,8 @@ def _check_exclude(exclude: Ragged | None, n_queries: int, n_items: int) -> None
         )
 
 
-def _nan_scores(row: Tensor | None = None) -> TrainingError:
-    which = f"query {int(row)} has NaN" if row is not None else "a target has NaN"
+def _nan_scores(whose: str) -> TrainingError:
     return TrainingError(
-        f"scores must be numbers, {which}. The vectors have diverged: "
+        f"scores must be numbers, got NaN for {whose}. The vectors have diverged: "
         "go back to the last good checkpoint and lower the learning rate"
     )
