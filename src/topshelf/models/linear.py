@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -42,14 +44,15 @@ class EASE(Model):
 
     @torch.no_grad()
     def fit(self, positives: Ragged) -> None:
-        owner = positives.owner()
-        table = torch.sparse_coo_tensor(
-            torch.stack([positives.indices, owner]),
-            torch.ones(owner.numel(), dtype=torch.float64, device=owner.device),
-            (self.n_items, len(positives)),
-            check_invariants=True,
-        ).coalesce()
-        gram = torch.sparse.mm(table, table.T).to_dense()
+        histories = scipy.sparse.csr_array(
+            (
+                np.ones(positives.indices.numel()),
+                positives.indices.cpu().numpy(),
+                positives.indptr.cpu().numpy(),
+            ),
+            shape=(len(positives), self.n_items),
+        )
+        gram = torch.from_numpy((histories.T @ histories).toarray()).to(self.weights.device)
         gram.diagonal().add_(self.l2)
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
         weights = inverse.div_(-inverse.diagonal().clone())

@@ -1,0 +1,70 @@
+"""Batches built from ragged lists by index arithmetic: no Python per row, no worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from topshelf.ragged import Ragged
+
+Order = Literal["query", "pair"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Q queries and P of their positives."""
+
+    query: Tensor  # (Q,), index of each query
+    owner: Tensor  # (P,), which of the Q queries each positive belongs to
+    item: Tensor  # (P,), the positive items
+    positives: Ragged  # Q lists: all training positives of each query
+
+
+class Batches:
+    """The batches of an epoch, in an order that only the generator decides.
+
+    ``query``: shuffled queries, each with all its positives. ``pair``: shuffled (query, positive) pairs, as in the
+    paper; with ``repeat_queries`` every pair is a query of its own (Q = P), so that each gets its own negatives.
+    Queries without positives, or with nothing but positives, teach nothing about ranking and are left out.
+    """
+
+    def __init__(
+        self, positives: Ragged, n_items: int, *, order: Order, size: int, repeat_queries: bool = False
+    ) -> None:
+        self.positives, self.order, self.size, self.repeat_queries = positives, order, size, repeat_queries
+        counts = positives.counts
+        self.queries = ((counts > 0) & (counts < n_items)).nonzero().squeeze(1)
+        chosen = positives.select(self.queries)
+        self.pair_query, self.pair_item = self.queries[chosen.owner()], chosen.indices
+        self.n_full = int((counts == n_items).sum())
+
+    def __len__(self) -> int:
+        total = self.queries.numel() if self.order == "query" else self.pair_query.numel()
+        return -(-total // self.size)
+
+    def epoch(self, generator: torch.Generator) -> Iterator[Batch]:
+        total = self.queries.numel() if self.order == "query" else self.pair_query.numel()
+        shuffled = torch.randperm(total, generator=generator).to(self.queries.device)
+        for part in shuffled.split(self.size):
+            yield self._of_queries(self.queries[part]) if self.order == "query" else self._of_pairs(part)
+
+    def _of_queries(self, query: Tensor) -> Batch:
+        positives = self.positives.select(query)
+        return Batch(query, positives.owner(), positives.indices, positives)
+
+    def _of_pairs(self, pairs: Tensor) -> Batch:
+        query, owner = self.pair_query[pairs], torch.arange(pairs.numel(), device=pairs.device)
+        if not self.repeat_queries:
+            query, owner = torch.unique(query, return_inverse=True)
+        return Batch(query, owner, self.pair_item[pairs], self.positives.select(query))
+
+
+def stream(seed: int, *path: int) -> torch.Generator:
+    """A random stream of its own for every (seed, path), so that a resumed epoch draws what it would have drawn."""
+    state = np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state) % 2**63)

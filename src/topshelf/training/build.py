@@ -1,0 +1,74 @@
+"""From a config to the objects it names. The resolved config spells out every default."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from topshelf.catalogue import Workspace
+from topshelf.config import Component, RunConfig, complete
+from topshelf.errors import ConfigError, one_of
+from topshelf.losses import LOSSES, Loss
+from topshelf.models import MODELS, Model
+from topshelf.negatives import NEGATIVES, Catalogue, Negatives, PerQuery
+from topshelf.ragged import Ragged
+from topshelf.training.objective import Objective
+
+_GIVEN_TO_LOSS = ("n_queries", "reduction")
+_GIVEN_TO_MODEL = ("n_queries", "n_items")
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """The config with every setting of its model and loss spelled out and checked."""
+    loss_class = LOSSES[one_of("loss.name", config.loss.name, LOSSES)]
+    model_class = MODELS[one_of("model.name", config.model.name, MODELS)]
+    loss, model = config.loss, config.model
+    if "k" in _parameters(loss_class) and "k" not in loss.settings:
+        loss = Component(name=loss.name, k=config.k, **loss.settings)
+    if "score" in _parameters(model_class) and "score" not in model.settings:
+        model = Component(name=model.name, score=loss_class.preferred_score, **model.settings)
+    complete_loss = complete("loss", LOSSES, loss, _GIVEN_TO_LOSS)
+    complete_model = complete("model", MODELS, model, _GIVEN_TO_MODEL)
+    return config.model_copy(
+        update={
+            "loss": Component(name=loss.name, **complete_loss),
+            "model": Component(name=model.name, **complete_model),
+        }
+    )
+
+
+def build_model(config: RunConfig, n_queries: int, n_items: int) -> Model:
+    return MODELS[config.model.name](n_queries, n_items, **config.model.settings)
+
+
+def build_loss(config: RunConfig, n_queries: int) -> Loss:
+    cls = LOSSES[config.loss.name]
+    given: dict[str, Any] = {"n_queries": n_queries} if "n_queries" in _parameters(cls) else {}
+    return cls(**given, **config.loss.settings)
+
+
+def build_negatives(config: RunConfig, loss: Loss) -> Negatives:
+    settings = config.negatives
+    kind = settings.kind
+    if kind == "auto":
+        return Catalogue() if loss.accepts_partition else PerQuery(settings.n or 1)
+    cls = NEGATIVES[kind]
+    if settings.n is not None and "n" not in _parameters(cls):
+        raise ConfigError(f"negatives.n does not go with negatives.kind = {kind!r}, got {settings.n}; leave it out")
+    return cls(settings.n) if settings.n is not None else cls()  # type: ignore[call-arg]
+
+
+def build_objective(config: RunConfig, model: Model, positives: Ragged) -> Objective:
+    loss = build_loss(config, model.n_queries).to(config.train.device)
+    return Objective(
+        model,
+        loss,
+        build_negatives(config, loss),
+        positives,
+        effective_n=config.negatives.effective_n,
+        workspace=Workspace(config.train.workspace_mib * 2**20),
+    )
+
+
+def _parameters(cls: type[Any]) -> set[str]:
+    return set(inspect.signature(cls.__init__).parameters)

@@ -1,0 +1,116 @@
+"""Nested state in one safetensors file: written atomically, checked when read, never unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from topshelf.errors import CheckpointError
+
+FORMAT = 1
+
+
+def save(path: str | Path, state: dict[str, Any]) -> None:
+    """Write nested dicts and lists of tensors, numbers, strings and None.
+
+    The file appears whole or not at all: when the disk is full, the one that was there before is kept.
+    """
+    tensors: dict[str, Tensor] = {}
+    skeleton = _flatten(state, tensors)
+    sums = {name: _checksum(tensor) for name, tensor in tensors.items()}
+    header = {"topshelf": json.dumps({"format": FORMAT, "skeleton": skeleton, "crc32": sums})}
+
+    def write(file: Path) -> None:
+        save_file(tensors, file, metadata=header)
+
+    write_atomically(path, write)
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """Read what :func:`save` wrote; a damaged or foreign file is a :class:`CheckpointError`."""
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"{path} does not exist")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {})["topshelf"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged or not a topshelf file: {error}") from None
+    if header.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {header.get('format')!r}, this version reads format {FORMAT}")
+    for name, tensor in tensors.items():
+        if _checksum(tensor) != header["crc32"].get(name):
+            raise CheckpointError(f"{path} is damaged: the checksum of {name!r} does not match")
+    state = _restore(header["skeleton"], tensors)
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} is damaged: its top level is not a table")
+    return state
+
+
+def write_atomically(path: str | Path, write: Any) -> None:
+    """Call ``write(temporary)``, sync it to disk and move it into place; clean up and say why when that fails."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        kept = "the file that was there before is kept" if path.exists() else "nothing was written"
+        raise CheckpointError(f"cannot write {path}: {error}; {kept}. Free some space or choose another --out") from error
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file atomically."""
+
+    def write(file: Path) -> None:
+        file.write_text(text, encoding="utf-8")
+
+    write_atomically(path, write)
+
+
+def _flatten(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value with every tensor moved to ``tensors`` and a reference left behind."""
+    if isinstance(value, Tensor):
+        name = f"t{len(tensors)}"
+        # A copy: safetensors refuses tensors that share memory, and training goes on while we write.
+        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[_flatten(key, tensors), _flatten(item, tensors)] for key, item in value.items()]}
+    if isinstance(value, list | tuple):
+        return {"list": [_flatten(item, tensors) for item in value]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"cannot save a {type(value).__name__}")
+
+
+def _restore(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return tensors[value["tensor"]]
+    if "list" in value:
+        return [_restore(item, tensors) for item in value["list"]]
+    return {_restore(key, tensors): _restore(item, tensors) for key, item in value["dict"]}
+
+
+def _checksum(tensor: Tensor) -> int:
+    flat = tensor.contiguous().view(-1)
+    raw = flat.view(torch.uint8) if flat.numel() else flat
+    return zlib.crc32(np.ascontiguousarray(raw.numpy()).data if flat.numel() else b"")

@@ -1,0 +1,107 @@
+"""What one training step minimises: a model, a loss and a source of negatives put together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from topshelf.catalogue import Workspace, log_partition
+from topshelf.losses import Loss
+from topshelf.models import Model
+from topshelf.negatives import Catalogue, Draw, InBatch, Negatives, PerQuery, sampled_scores
+from topshelf.ragged import Ragged
+from topshelf.training.batches import Batch
+
+# The paper's number of sampled negatives; see docs/losses.md on why the exact catalogue is scaled to it.
+DEFAULT_EFFECTIVE_N = 1000
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a step computed on its way to the loss, detached, for the threshold estimators."""
+
+    queries: Tensor  # (Q, d)
+    items: Tensor  # (I, d)
+    positive: Tensor  # (P,)
+
+
+class Objective:
+    """Loss of a batch. Where the loss takes a log-partition and the draw is shared, no (Q, N) scores enter autograd.
+
+    ``effective_n``: the partition sum over n columns is scaled by effective_n / n. For the softmax loss that is a
+    constant; for SL@K it sets how hard the weight's gradient pushes badly ranked positives down.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        loss: Loss,
+        negatives: Negatives,
+        positives: Ragged,
+        *,
+        effective_n: int | None = None,
+        workspace: Workspace | None = None,
+    ) -> None:
+        self.model, self.loss, self.negatives = model, loss, negatives
+        self.item_counts = torch.bincount(positives.indices, minlength=model.n_items)
+        if effective_n is None and isinstance(negatives, Catalogue | InBatch):
+            effective_n = DEFAULT_EFFECTIVE_N
+        self.effective_n = effective_n
+        self.workspace = workspace or Workspace()
+
+    @property
+    def shares_negatives(self) -> bool:
+        """Whether the queries of a batch look at the same items; else every pair has negatives of its own."""
+        return not isinstance(self.negatives, PerQuery)
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Scored]:
+        queries, items = self.model.encode(batch.query)
+        assert isinstance(queries, Tensor)
+        # F.embedding, not indexing: its backward pass adds in a fixed order and in parallel.
+        positive = (F.embedding(batch.owner, queries) * F.embedding(batch.item, items)).sum(1)
+        draw = self.negatives.draw(batch.positives, batch.item, self.item_counts, generator)
+        if draw.is_shared:
+            value = self._shared(batch, draw, queries, items, positive)
+        else:
+            assert draw.items is not None
+            negative = sampled_scores(queries, items, draw.items)
+            value = self.loss(
+                positive, negative, batch.owner, query=batch.query, log_q=self._log_q(draw, negative)
+            )
+        return value, Scored(queries.detach(), items.detach(), positive.detach())
+
+    def _shared(self, batch: Batch, draw: Draw, queries: Tensor, items: Tensor, positive: Tensor) -> Tensor:
+        columns = items if draw.items is None else F.embedding(draw.items, items)
+        if self.loss.accepts_partition:
+            partition = log_partition(
+                queries,
+                columns,
+                self.loss.tau,
+                exclude=draw.exclude,
+                log_weight=None if draw.log_q is None else -draw.log_q,
+                workspace=self.workspace,
+            )
+            partition = partition - self._scale(columns.size(0))
+            return self.loss(positive, owner=batch.owner, query=batch.query, log_partition=partition)
+        negative = queries @ columns.T
+        return self.loss(
+            positive,
+            negative,
+            batch.owner,
+            query=batch.query,
+            mask=draw.mask(columns.size(0)),
+            log_q=self._log_q(draw, negative),
+        )
+
+    def _scale(self, n_columns: int) -> float:
+        return math.log(n_columns / self.effective_n) if self.effective_n else 0.0
+
+    def _log_q(self, draw: Draw, negative: Tensor) -> Tensor | None:
+        scale = self._scale(negative.size(1))
+        if draw.log_q is not None:
+            return draw.log_q + scale
+        return negative.new_full((1,), scale) if scale else None

@@ -1,0 +1,148 @@
+"""The phases of a run: training with validation, then, when asked for, a refit on train + validation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from topshelf.config import RunConfig
+from topshelf.data import Split
+from topshelf.errors import TrainingError
+from topshelf.evaluation import ndcg
+from topshelf.models import Model
+from topshelf.ragged import Ragged, merge
+from topshelf.training.batches import stream
+from topshelf.training.build import build_model, build_objective
+from topshelf.training.folder import RunFolder
+from topshelf.training.trainer import Interrupted, Trainer
+from topshelf.training.watchers import RunWatcher, stop_on_signals
+
+_INITIAL_VALUES = 3  # a branch of the seed's random streams, beside the trainer's
+
+
+class StoppedEarly(TrainingError):
+    """Somebody stopped the run; its state is saved."""
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The three parts of a split as ragged lists on the training device."""
+
+    train: Ragged
+    valid: Ragged
+    test: Ragged
+
+    @classmethod
+    def of(cls, split: Split, device: str) -> Lists:
+        return cls(*(part.ragged().to(device) for part in (split.train, split.valid, split.test)))
+
+    def histories(self, config: RunConfig) -> Ragged:
+        """What the final model has seen of each user."""
+        return merge(self.train, self.valid) if config.train.refit else self.train
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A fitted model, the epoch that validation chose, and the seconds it took."""
+
+    model: Model
+    best_epoch: int
+    seconds: float
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "best_epoch": self.best_epoch, "seconds": self.seconds}
+
+
+class Phases:
+    """Fits a config's model, from the start or from a checkpoint."""
+
+    def __init__(self, config: RunConfig, split: Split, folder: RunFolder | None, *, quiet: bool) -> None:
+        self.config, self.split, self.folder, self.quiet = config, split, folder, quiet
+        self.lists = Lists.of(split, config.train.device)
+
+    def run(self, checkpoint: dict[str, Any] | None) -> Outcome:
+        model = self._new_model()
+        if model.is_closed_form:
+            started = time.perf_counter()
+            model.fit(self.lists.histories(self.config))
+            return Outcome(model, 0, time.perf_counter() - started)
+        if checkpoint is None or checkpoint["phase"] == "train":
+            chosen = self._train(model, checkpoint)
+            if not self.config.train.refit:
+                return chosen
+            extra, checkpoint = self._handed_on(chosen), None
+        else:
+            extra = checkpoint["extra"]
+        return self._refit(extra, checkpoint)
+
+    def _train(self, model: Model, checkpoint: dict[str, Any] | None) -> Outcome:
+        def validate(model: Model) -> float:
+            with torch.no_grad():
+                queries, items = model.encode()
+                return ndcg(queries, items, self.lists.valid, self.lists.train, self.config.k)
+
+        trainer = self._trainer(self.config, model, self.lists.train, validate)
+        self._drive(trainer, "train", {}, checkpoint)
+        return Outcome(model, trainer.progress.best_epoch, trainer.progress.seconds)
+
+    def _refit(self, extra: dict[str, Any], checkpoint: dict[str, Any] | None) -> Outcome:
+        model, settings = self._new_model(), self.config.train.model_copy(update={"epochs": extra["best_epoch"]})
+        config = self.config.model_copy(update={"train": settings})
+        trainer = self._trainer(config, model, self.lists.histories(config), None)
+        self._drive(trainer, "refit", extra, checkpoint)
+        return Outcome(model, extra["best_epoch"], extra["seconds"] + trainer.progress.seconds)
+
+    def _handed_on(self, chosen: Outcome) -> dict[str, Any]:
+        """What the refit's checkpoints must remember of the first phase."""
+        log = self.folder.log.read_text(encoding="utf-8") if self.folder is not None else ""
+        return {"best_epoch": chosen.best_epoch, "seconds": chosen.seconds, "log": log}
+
+    def _drive(
+        self, trainer: Trainer, phase: str, extra: dict[str, Any], checkpoint: dict[str, Any] | None
+    ) -> None:
+        if checkpoint is not None:
+            trainer.load_state_dict(checkpoint["trainer"])
+        metric = f"ndcg@{self.config.k}"
+        with (
+            stop_on_signals() as stop,
+            RunWatcher(self.folder, phase=phase, metric=metric, quiet=self.quiet, extra=extra, stop=stop) as watcher,
+        ):
+            watcher.begin(trainer)
+            try:
+                trainer.run(watcher)
+            except Interrupted:
+                watcher.save(trainer)
+                self._leave_best(trainer)
+                raise StoppedEarly(self._stopped(trainer)) from None
+            except TrainingError:
+                self._leave_best(trainer)
+                raise
+
+    def _leave_best(self, trainer: Trainer) -> None:
+        """Leave the best weights so far as a model that can be evaluated."""
+        if self.folder is not None and trainer.best_weights is not None:
+            trainer.model.load_state_dict(trainer.best_weights)
+            progress = trainer.progress
+            self.folder.save_model(Outcome(trainer.model, progress.best_epoch, progress.seconds).state_dict())
+
+    def _stopped(self, trainer: Trainer) -> str:
+        where = f"stopped in epoch {trainer.progress.epoch + 1}"
+        return where if self.folder is None else f"{where}; go on with: topshelf train --resume {self.folder.path}"
+
+    def _trainer(
+        self, config: RunConfig, model: Model, positives: Ragged, validate: Callable[[Model], float] | None
+    ) -> Trainer:
+        objective = build_objective(config, model, positives)
+        return Trainer(
+            objective, positives, config.train, threshold=config.threshold, seed=config.seed, validate=validate
+        )
+
+    def _new_model(self) -> Model:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream(self.config.seed, _INITIAL_VALUES).initial_seed())
+            model = build_model(self.config, self.split.n_users, self.split.n_items)
+        return model.to(self.config.train.device)

@@ -1,0 +1,131 @@
+"""A whole run: data, fitting, evaluation, and the folder that keeps it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from topshelf.config import RunConfig
+from topshelf.data import Dataset, load_split
+from topshelf.errors import CheckpointError, at_most
+from topshelf.evaluation import Evaluation, evaluate
+from topshelf.models import Model
+from topshelf.training import checkpoint
+from topshelf.training.build import build_model, resolve
+from topshelf.training.folder import RunFolder
+from topshelf.training.phases import Lists, Outcome, Phases
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted model with the data it was fitted on."""
+
+    config: RunConfig
+    dataset: Dataset
+    model: Model
+    best_epoch: int = 0
+    seconds: float = 0.0
+
+    def evaluate(
+        self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None, *, part: str = "test"
+    ) -> Evaluation:
+        """Full-ranking evaluation on the test or the validation part; by default as the config says.
+
+        Validation masks train only. With ``train.refit`` the model has seen the validation part, so its numbers
+        there are not those of a held-out set.
+        """
+        settings, lists = self.config.evaluate, Lists.of(self.dataset.split, self.config.train.device)
+        with torch.no_grad():
+            queries, items = self.model.encode()
+            return evaluate(
+                queries,
+                items,
+                lists.test if part == "test" else lists.valid,
+                train=lists.train,
+                valid=lists.valid if part == "test" else None,
+                protocol=protocol or settings.protocol,
+                cutoffs=cutoffs or self._cutoffs(),
+                auc=settings.auc,
+                item_counts=torch.bincount(lists.train.indices, minlength=self.model.n_items),
+            )
+
+    def _cutoffs(self) -> tuple[int, ...]:
+        """The config's cut-offs, without those longer than the catalogue."""
+        return tuple(k for k in self.config.cutoffs if k <= self.model.n_items)
+
+    def summary(self) -> dict[str, Any]:
+        """What metrics.json holds."""
+        test, valid = self.evaluate(part="test"), self.evaluate(part="valid")
+        return {
+            "protocol": test.protocol,
+            "k": self.config.k,
+            "model": self.config.model.name,
+            "loss": None if self.model.is_closed_form else self.config.loss.name,
+            "data": self.dataset.name,
+            "seed": self.config.seed,
+            "refit": self.config.train.refit,
+            "test": {**test.mean(), **test.extras},
+            "test_intervals": {name: list(ends) for name, ends in test.intervals().items()},
+            "test_users": {"evaluated": test.users.numel(), "skipped": test.n_skipped},
+            "valid": valid.mean(),
+            "best_epoch": self.best_epoch,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def load_dataset(config: RunConfig) -> Dataset:
+    """The split that the config asks for."""
+    settings = config.data.model_dump()
+    return load_split(settings.pop("source"), **settings, seed=config.seed)
+
+
+def fit(
+    config: RunConfig, dataset: Dataset | None = None, *, out: str | Path | None = None, quiet: bool = True
+) -> Fitted:
+    """Fit what ``config`` asks for; with ``out``, keep the run in a folder that can be resumed and evaluated."""
+    config = resolve(config)
+    if out is not None:
+        RunFolder(out).check_new()
+    dataset = dataset or load_dataset(config)
+    n_items = dataset.split.n_items
+    at_most("k", config.k, n_items, f"{dataset.name} has {n_items} items")
+    folder = RunFolder.create(out, config, dataset) if out is not None else None
+    return _finish(config, dataset, folder, None, quiet)
+
+
+def resume(out: str | Path, *, quiet: bool = True) -> Fitted:
+    """Go on with a run that was stopped; it ends as it would have ended uninterrupted. A finished run is loaded."""
+    folder = RunFolder.open(out)
+    if folder.metrics.exists():
+        return load(out)
+    state = checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
+    return _finish(folder.load_config(), folder.load_dataset(), folder, state, quiet)
+
+
+def load(out: str | Path) -> Fitted:
+    """The model that a run folder holds."""
+    folder = RunFolder.open(out)
+    config, dataset, state = folder.load_config(), folder.load_dataset(), folder.load_model()
+    model = build_model(config, dataset.split.n_users, dataset.split.n_items)
+    try:
+        model.load_state_dict(state["model"])
+        outcome = Outcome(model, state["best_epoch"], state["seconds"])
+    except (KeyError, RuntimeError) as error:
+        raise CheckpointError(f"{folder.model} does not fit its config: {error}") from None
+    model.attach(Lists.of(dataset.split, "cpu").histories(config))
+    return Fitted(config, dataset, **vars(outcome))
+
+
+def _finish(
+    config: RunConfig, dataset: Dataset, folder: RunFolder | None, state: dict[str, Any] | None, quiet: bool
+) -> Fitted:
+    outcome = Phases(config, dataset.split, folder, quiet=quiet).run(state)
+    fitted = Fitted(config, dataset, **vars(outcome))
+    if folder is not None:
+        folder.save_model(outcome.state_dict())
+        checkpoint.write_text(folder.metrics, json.dumps(fitted.summary(), indent=2) + "\n")
+    return fitted

@@ -1,0 +1,78 @@
+"""When and how the thresholds in a loss's buffer are moved during training."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from topshelf import thresholds
+from topshelf.config import ThresholdSettings
+from topshelf.losses import SLatK
+from topshelf.models import Model
+from topshelf.negatives import Shared, draw_negatives, sampled_scores
+from topshelf.ragged import Ragged
+from topshelf.training.batches import Batch, Batches
+from topshelf.training.objective import Scored
+
+# Scores of one block of queries; bounds the memory of a refresh.
+_BLOCK_CELLS = 2**24
+
+
+class ThresholdSchedule:
+    """Moves a loss's thresholds by the chosen estimator: every few epochs for all queries, or at every step."""
+
+    def __init__(self, loss: SLatK, settings: ThresholdSettings, positives: Ragged, n_items: int) -> None:
+        self.loss, self.settings, self.positives, self.n_items = loss, settings, positives, n_items
+        self.item_counts = torch.bincount(positives.indices, minlength=n_items)
+
+    def before_epoch(self, epoch: int, model: Model, generator: torch.Generator) -> None:
+        """Refresh all thresholds in epochs divisible by ``every``, before the first step, as in algorithm 1."""
+        if self.settings.estimator in thresholds.EVERY_STEP or epoch % self.settings.every:
+            return
+        with torch.no_grad():
+            queries, items = model.encode()
+            assert isinstance(queries, Tensor)
+            if self.settings.estimator == "exact":
+                self.loss.threshold.copy_(thresholds.exact_thresholds(queries, items, self.loss.k))
+                return
+            rows = Batches(self.positives, self.n_items, order="query", size=1).queries
+            for block in rows.split(max(1, _BLOCK_CELLS // self.n_items)):
+                self.loss.threshold[block] = self._sampled(queries[block], items, block, generator)
+
+    def _sampled(self, queries: Tensor, items: Tensor, block: Tensor, generator: torch.Generator) -> Tensor:
+        n, k = self.settings.n, self.loss.k
+        if self.settings.estimator == "iid":
+            ids = torch.randint(self.n_items, (block.numel(), n), generator=generator).to(block.device)
+            return thresholds.iid_thresholds(sampled_scores(queries, items, ids), k, self.n_items)
+        chosen = self.positives.select(block)
+        owner = chosen.owner()
+        positive = (queries[owner] * items[chosen.indices]).sum(1)
+        ids = draw_negatives(chosen, n, self.n_items, generator)
+        return thresholds.sampled_thresholds(positive, sampled_scores(queries, items, ids), owner, k)
+
+    @torch.no_grad()
+    def after_step(self, batch: Batch, scored: Scored, generator: torch.Generator) -> None:
+        """Follow the quantile from the step's own vectors, looking at ``n`` items shared by the batch."""
+        settings = self.settings
+        if settings.estimator not in thresholds.EVERY_STEP:
+            return
+        draw = Shared(settings.n).draw(batch.positives, batch.item, self.item_counts, generator)
+        scores = scored.queries @ scored.items[draw.items].T
+        now = self.loss.threshold[batch.query]
+        if settings.estimator == "regression":
+            moved = thresholds.regression_step(now, scores, self.loss.k, self.n_items, rate=settings.rate or 0.1)
+        else:
+            # All positives of the queries are looked at, whichever of them the batch trains on.
+            owner = batch.positives.owner()
+            positive = (scored.queries[owner] * scored.items[batch.positives.indices]).sum(1)
+            moved = thresholds.incremental_step(
+                now,
+                positive,
+                scores,
+                owner,
+                self.loss.k,
+                self.n_items - batch.positives.counts,
+                mask=draw.mask(scores.size(1)),
+                rate=settings.rate or 0.5,
+            )
+        self.loss.threshold[batch.query] = moved

@@ -1,0 +1,198 @@
+"""One trainer: epochs of batches, validation, early stopping, and state that resumes bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from topshelf.config import ThresholdSettings, TrainSettings
+from topshelf.errors import CheckpointError, TrainingError
+from topshelf.losses import Loss, SLatK
+from topshelf.models import Model
+from topshelf.ragged import Ragged
+from topshelf.training.batches import Batch, Batches, stream
+from topshelf.training.objective import Objective
+from topshelf.training.thresholding import ThresholdSchedule
+
+# Branches of the seed's random streams.
+_ORDER, _STEP, _THRESHOLD = 0, 1, 2
+
+
+@dataclass
+class Progress:
+    """Where training stands. ``step`` counts the finished steps of the epoch after ``epoch``."""
+
+    epoch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    best_epoch: int = 0
+    best_score: float = -math.inf
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Watcher(Protocol):
+    """What the trainer tells the world. Every method may do nothing."""
+
+    def on_step(self, trainer: Trainer) -> None: ...
+
+    def on_epoch(self, trainer: Trainer, record: dict[str, Any]) -> None: ...
+
+    def wants_to_stop(self) -> bool: ...
+
+
+class Interrupted(Exception):  # noqa: N818  not an error
+    """Somebody asked to stop; the state is between two steps and can be saved."""
+
+
+class Trainer:
+    """Trains a model with an objective. Its whole state is in :meth:`state_dict`, at any step.
+
+    Every epoch and every step draws from a random stream of its own, named by (seed, epoch, step), so a resumed run
+    sees the same batches and negatives as an uninterrupted one.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        positives: Ragged,
+        settings: TrainSettings,
+        *,
+        threshold: ThresholdSettings,
+        seed: int,
+        validate: Callable[[Model], float] | None = None,
+    ) -> None:
+        self.objective, self.settings, self.seed, self.validate = objective, settings, seed, validate
+        self.batches = Batches(
+            positives,
+            self.model.n_items,
+            order=settings.order,
+            size=settings.batch_size,
+            repeat_queries=not objective.shares_negatives,
+        )
+        if len(self.batches) == 0:
+            raise TrainingError("no user has both a positive and a negative item: there is nothing to rank")
+        parameters = [*self.model.parameters(), *self.loss.parameters()]
+        self.optimizer = torch.optim.Adam(
+            parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+        )
+        self.schedule = (
+            ThresholdSchedule(self.loss, threshold, positives, self.model.n_items)
+            if isinstance(self.loss, SLatK)
+            else None
+        )
+        self.progress = Progress()
+        self.best_weights: dict[str, Tensor] | None = None
+
+    @property
+    def model(self) -> Model:
+        return self.objective.model
+
+    @property
+    def loss(self) -> Loss:
+        return self.objective.loss
+
+    @property
+    def is_finished(self) -> bool:
+        progress, settings = self.progress, self.settings
+        if progress.epoch >= settings.epochs:
+            return True
+        if self.validate is None or not settings.patience:
+            return False
+        since = (progress.epoch - progress.best_epoch) // settings.validate_every
+        return progress.best_epoch > 0 and progress.step == 0 and since >= settings.patience
+
+    def run(self, watcher: Watcher | None = None) -> None:
+        """Train to the end. On return the model holds the weights of the best epoch, or of the last without one."""
+        with torch.random.fork_rng(devices=[]):
+            while not self.is_finished:
+                self._epoch(watcher)
+        if self.best_weights is not None:
+            self.model.load_state_dict(self.best_weights)
+
+    def _epoch(self, watcher: Watcher | None) -> None:
+        progress, epoch = self.progress, self.progress.epoch + 1
+        started = time.perf_counter()
+        if progress.step == 0 and self.schedule is not None:
+            self.schedule.before_epoch(epoch, self.model, stream(self.seed, _THRESHOLD, epoch))
+        for step, batch in enumerate(self.batches.epoch(stream(self.seed, _ORDER, epoch))):
+            if step < progress.step:
+                continue  # done before the interruption
+            progress.loss_sum += self._step(batch, epoch, step)
+            progress.step += 1
+            if watcher is not None:
+                progress.seconds += time.perf_counter() - started
+                watcher.on_step(self)
+                if watcher.wants_to_stop() and progress.step < len(self.batches):
+                    raise Interrupted
+                started = time.perf_counter()
+        self._finish_epoch(epoch, started, watcher)
+
+    def _step(self, batch: Batch, epoch: int, step: int) -> float:
+        generator = stream(self.seed, _STEP, epoch, step)
+        torch.manual_seed(generator.initial_seed())  # for models that draw noise of their own
+        self.optimizer.zero_grad(set_to_none=True)
+        value, scored = self.objective(batch, generator)
+        number = value.item()
+        if not math.isfinite(number):
+            raise TrainingError(self._diverged(number, epoch, step))
+        value.backward()
+        self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.after_step(batch, scored, generator)
+        return number
+
+    def _finish_epoch(self, epoch: int, started: float, watcher: Watcher | None) -> None:
+        progress = self.progress
+        record: dict[str, Any] = {"epoch": epoch, "loss": progress.loss_sum / progress.step}
+        is_last = epoch == self.settings.epochs
+        if self.validate is not None and (is_last or epoch % self.settings.validate_every == 0):
+            score = record["valid"] = self.validate(self.model)
+            if score > progress.best_score:
+                progress.best_score, progress.best_epoch = score, epoch
+                self.best_weights = copy.deepcopy(self.model.state_dict())
+        progress.epoch, progress.step, progress.loss_sum = epoch, 0, 0.0
+        progress.seconds += time.perf_counter() - started
+        record["seconds"] = round(progress.seconds, 3)
+        progress.history.append(record)
+        if watcher is not None:
+            watcher.on_epoch(self, record)
+            if watcher.wants_to_stop():
+                raise Interrupted
+
+    def _diverged(self, number: float, epoch: int, step: int) -> str:
+        return (
+            f"the loss became {number} in epoch {epoch}, step {step + 1} (learning_rate "
+            f"{self.settings.learning_rate:g}); the last good checkpoint is kept. Try a lower train.learning_rate or "
+            "a higher loss.tau"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run needs; refuses weights that are not finite."""
+        for name, tensor in self.model.state_dict().items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise TrainingError(f"the model's {name} is no longer finite; the last good checkpoint is kept")
+        return {
+            "model": self.model.state_dict(),
+            "loss": self.loss.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "best_weights": self.best_weights,
+            "progress": vars(self.progress),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        try:
+            self.model.load_state_dict(state["model"])
+            self.loss.load_state_dict(state["loss"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.best_weights = state["best_weights"]
+            self.progress = Progress(**state["progress"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"the checkpoint does not fit this run: {error}") from None

@@ -1,0 +1,140 @@
+"""What is seen and kept while training: the progress bar, the JSONL log, the checkpoints, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from topshelf.training import checkpoint
+from topshelf.training.folder import RunFolder
+from topshelf.training.trainer import Trainer
+
+
+class RunWatcher:
+    """Shows progress, logs epochs, saves checkpoints, and notices a wish to stop.
+
+    ``phase`` is "train" or "refit"; ``extra`` is saved with every checkpoint.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder | None,
+        *,
+        phase: str,
+        metric: str,
+        quiet: bool = False,
+        extra: dict[str, Any] | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.folder, self.phase, self.metric, self.extra = folder, phase, metric, extra or {}
+        self._stop = stop
+        self._saved = time.monotonic()
+        self._bar = _bar(quiet)
+        self._task = None
+
+    def __enter__(self) -> RunWatcher:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def begin(self, trainer: Trainer) -> None:
+        """Show where training stands, and make the log agree with it."""
+        progress = trainer.progress
+        self._task = self._bar.add_task(
+            self.phase, total=trainer.settings.epochs * len(trainer.batches), shown=self._shown(trainer, None)
+        )
+        self._bar.update(self._task, completed=progress.epoch * len(trainer.batches) + progress.step)
+        if self.folder is not None:
+            lines = "".join(self._line(record) for record in progress.history)
+            checkpoint.write_text(self.folder.log, self.extra.get("log", "") + lines)
+            if progress.epoch == progress.step == 0:
+                self.save(trainer)
+
+    def on_step(self, trainer: Trainer) -> None:
+        if self._task is not None:
+            self._bar.advance(self._task)
+        if self.folder is not None and trainer.settings.checkpoint_seconds > 0 and self._is_due(trainer):
+            self.save(trainer)
+
+    def on_epoch(self, trainer: Trainer, record: dict[str, Any]) -> None:
+        if self._task is not None:
+            self._bar.update(self._task, shown=self._shown(trainer, record))
+        if self.folder is not None:
+            with self.folder.log.open("a", encoding="utf-8") as file:
+                file.write(self._line(record))
+            if self._is_due(trainer):
+                self.save(trainer)
+
+    def wants_to_stop(self) -> bool:
+        return self._stop()
+
+    def save(self, trainer: Trainer) -> None:
+        if self.folder is not None:
+            state = {"phase": self.phase, "extra": self.extra, "trainer": trainer.state_dict()}
+            checkpoint.save(self.folder.checkpoint, state)
+            self._saved = time.monotonic()
+
+    def _is_due(self, trainer: Trainer) -> bool:
+        return time.monotonic() - self._saved >= trainer.settings.checkpoint_seconds
+
+    def _line(self, record: dict[str, Any]) -> str:
+        named = {self.metric if key == "valid" else key: value for key, value in record.items()}
+        return json.dumps({"phase": self.phase, **named}) + "\n"
+
+    def _shown(self, trainer: Trainer, record: dict[str, Any] | None) -> str:
+        progress = trainer.progress
+        parts = [f"epoch {progress.epoch}"]
+        if record is not None:
+            parts.append(f"loss {record['loss']:.4f}")
+        if progress.best_epoch:
+            parts.append(f"best {self.metric} {progress.best_score:.4f} (epoch {progress.best_epoch})")
+        return "  ".join(parts)
+
+
+def _bar(quiet: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[shown]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=quiet or not sys.stderr.isatty(),
+    )
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Callable[[], bool]]:
+    """Within it, Ctrl-C and SIGTERM ask to stop between two steps; a second one stops at once."""
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # only the main thread receives signals
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
