@@ -152,11 +152,6 @@ def attempt(action: Callable[[], Result], source: str) -> Result:
         reason = str(error).splitlines()[0]
         if "utf-8" in reason.lower() or "utf8" in reason.lower():
             raise not_utf8(source) from None
-        if "parse dates" in reason:
-            raise DataError(
-                f"{source}: the time column must hold numbers, dates or times, got text. "
-                f"Pass {OPTIONS['timestamp']} {IGNORE} to do without."
-            ) from None
         raise DataError(
             f"{source} cannot be read as a table: {reason}. Check its separator and its lines."
         ) from error

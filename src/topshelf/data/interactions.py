@@ -55,8 +55,8 @@ class IdMap:
             "index"
         ]
         if found.null_count():
-            unknown = pl.Series("given", list(ids)).filter(found.is_null())
-            first = ", ".join(repr(value) for value in unknown.head(5).to_list())
+            unknown = [value for value, is_unknown in zip(ids, found.is_null(), strict=True) if is_unknown]
+            first = ", ".join(repr(value) for value in unknown[:5])
             raise DataError(
                 f"{len(unknown)} of {len(wanted)} ids are unknown, such as {first}. "
                 f"The {len(self)} known ids are like {self.ids(range(min(3, len(self))))}."

@@ -154,24 +154,32 @@ def _is_number(field: str) -> bool:
 
 def _scan(path: Path, layout: Layout) -> pl.LazyFrame:
     """Every column as text, under its name."""
-    double = (
-        layout.separator == "::"
-    )  # read as single colons with an empty field between: Polars splits at one byte
-    frame = pl.scan_csv(
+    if layout.separator == "::":
+        return _scan_double_colons(path, layout)
+    return pl.scan_csv(
         path,
-        separator=":" if double else layout.separator,
-        has_header=layout.has_header and not double,
-        skip_rows=1 if layout.has_header and double else 0,
-        quote_char=None
-        if double or layout.separator == "\t"
-        else '"',  # titles between tabs carry stray quotes
+        separator=layout.separator,
+        has_header=layout.has_header,
+        new_columns=None if layout.has_header else _headerless_names(len(layout.first)),
+        quote_char=None if layout.separator == "\t" else '"',  # titles between tabs carry stray quotes
         infer_schema=False,
     )
-    if layout.has_header and not double:
-        return frame
+
+
+def _scan_double_colons(path: Path, layout: Layout) -> pl.LazyFrame:
+    """Polars splits at one byte only, so read single colons and leave out the empty columns between."""
     names = layout.first if layout.has_header else _headerless_names(len(layout.first))
-    step = 2 if double else 1
-    return frame.select(pl.col(f"column_{1 + step * place}").alias(name) for place, name in enumerate(names))
+    columns = [column for place, name in enumerate(names) for column in (f"gap {place}", name)][1:]
+    frame = pl.scan_csv(
+        path,
+        separator=":",
+        has_header=False,
+        new_columns=columns,
+        skip_rows=1 if layout.has_header else 0,
+        quote_char=None,
+        infer_schema=False,
+    )
+    return frame.select(names)
 
 
 def _headerless_names(width: int) -> list[str]:
@@ -210,8 +218,10 @@ def _numbers_or_text(column: pl.Series) -> pl.Series:
 
 def _read_lists(path: Path) -> pl.DataFrame:
     """LightGCN's format: on each line a user and then its items."""
-    lines = pl.scan_csv(path, has_header=False, separator="\x01", quote_char=None, infer_schema=False)
-    fields = pl.col("column_1").str.extract_all(r"\S+")
+    lines = pl.scan_csv(
+        path, has_header=False, separator="\x01", quote_char=None, new_columns=["line"], infer_schema=False
+    )
+    fields = pl.col("line").str.extract_all(r"\S+")
     frame = (
         lines.select(fields.list.first().alias("user"), fields.list.slice(1).alias("item"))
         .filter(pl.col("item").list.len() > 0)  # a user may have no items in one of the files

@@ -1,0 +1,109 @@
+"""Finding and checking the columns of a table."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+
+import polars as pl
+import pytest
+
+from topshelf.data import Interactions
+from topshelf.data.columns import Columns, resolve, whole_numbers
+from topshelf.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("user", "item", "rating", "time"),
+    [
+        ("user_id", "item_id", "rating", "timestamp"),
+        ("userId", "movieId", "rating", "timestamp"),
+        ("user_id:token", "item_id:token", "rating:float", "timestamp:float"),
+        ("reviewerID", "asin", "overall", "unixReviewTime"),
+        ("User ID", "Product", "Stars", "Date"),
+        ("UID", "location", "score", "datetime"),
+        ("user_procid", "item_procid", "value", "ts"),
+        ("user_id", "business_id", "weight", "time"),
+    ],
+)
+def test_common_names_are_guessed(user, item, rating, time):
+    found = resolve(["extra", time, item, rating, user], Columns(), "file")
+    assert found == {"user": user, "item": item, "weight": rating, "timestamp": time}
+
+
+def test_a_failed_guess_lists_the_columns_and_the_option():
+    with pytest.raises(
+        DataError, match=r"holds the users; the columns are 'who', 'item'.*--user-column.*user="
+    ):
+        resolve(["who", "item"], Columns(), "file")
+
+
+def test_named_columns_win_and_must_exist():
+    assert resolve(["user", "who", "item"], Columns(user="who"), "file")["user"] == "who"
+    with pytest.raises(
+        DataError, match=r"no item column 'thing'; the columns are 'user', 'item'.*--item-column"
+    ):
+        resolve(["user", "item"], Columns(item="thing"), "file")
+
+
+def test_none_leaves_a_column_out():
+    assert "weight" not in resolve(["user", "item", "rating"], Columns(weight="none"), "file")
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds"),
+    [
+        ([3, 4], [3, 4]),
+        ([0.5, 1.5], [0.5, 1.5]),
+        ([date(1970, 1, 2), date(1970, 1, 3)], [86400, 172800]),
+        ([datetime(1970, 1, 1, 1), datetime(1970, 1, 1, 2)], [3600, 7200]),
+        (["1970-01-01 01:00:00", "1970-01-01 02:00:00"], [3600, 7200]),
+        (["1970-01-02", "1970-01-03"], [86400, 172800]),
+    ],
+)
+def test_times_become_seconds(times, seconds):
+    data = Interactions.from_frame(pl.DataFrame({"user": [1, 2], "item": [1, 2], "time": times}))
+    assert data.timestamp.tolist() == seconds
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        (
+            "rating",
+            ["good", "bad"],
+            r"weight column 'rating' must hold numbers, got String.*--rating-column none",
+        ),
+        ("rating", [1.0, float("nan")], r"column 'rating' has 1 missing .* first in data row 2"),
+        ("time", ["soon", "late"], r"column 'time' has 2 missing or unreadable .*--time-column none"),
+        ("time", ["2020-01-01", "late"], r"column 'time' has 1 missing .* first in data row 2"),
+        ("time", [[1], [2]], r"timestamp column 'time' must hold numbers, dates or times, got List"),
+        (
+            "user",
+            [1.0, float("nan")],
+            r"column 'user' has 1 missing .* first in data row 2. Remove these rows",
+        ),
+        ("user", ["a", None], r"column 'user' has 1 missing .* first in data row 2. Remove these rows"),
+        ("user", [1.0, 2.5], r"column 'user' must hold ids, got 2.5"),
+        ("user", [[1], [2]], r"user column 'user' must hold whole numbers or text, got List"),
+    ],
+)
+def test_values_that_cannot_be_used_are_refused(column, values, message):
+    frame = pl.DataFrame({"user": [1, 2], "item": [1, 2]}).with_columns(pl.Series(column, values))
+    with pytest.raises(DataError, match=message):
+        Interactions.from_frame(frame)
+
+
+def test_whole_floats_are_integer_ids():
+    data = Interactions.from_frame(pl.DataFrame({"user": [2.0, 1.0], "item": [1, 2]}))
+    assert data.users.values.to_list() == [1, 2]
+
+
+def test_a_table_without_rows_is_refused():
+    with pytest.raises(DataError, match="is empty"):
+        Interactions.from_frame(pl.DataFrame({"user": [], "item": []}))
+
+
+def test_text_ids_become_numbers_only_when_nothing_is_lost():
+    assert whole_numbers(pl.Series(["1", "20"])).to_list() == [1, 20]
+    assert whole_numbers(pl.Series(["007", "7"])).to_list() == ["007", "7"]
+    assert whole_numbers(pl.Series(["7", "x"])).to_list() == ["7", "x"]

@@ -1,0 +1,122 @@
+"""Interactions and id maps."""
+
+from __future__ import annotations
+
+import uuid
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given
+from scipy import sparse
+
+from data.strategies import interactions, modest, pairs_of
+from topshelf.data import IdMap, Interactions, merge
+from topshelf.errors import DataError
+
+UUIDS = [uuid.UUID(int=value) for value in (7, 3, 11)]
+
+
+@pytest.mark.parametrize("ids", [[30, 4, 100], ["b", "a", "10"], UUIDS], ids=["integers", "text", "uuids"])
+def test_ids_come_back_as_they_went_in(ids):
+    data = Interactions.from_frame(pl.DataFrame({"user": ids, "item": ids[::-1]}))
+    stored = [str(value) if isinstance(value, uuid.UUID) else value for value in ids]
+    assert data.users.values.to_list() == sorted(stored)
+    assert data.users.ids(data.users.index(ids)) == stored
+    assert set(data.to_frame().iter_rows()) == set(zip(stored, stored[::-1], strict=True))
+    assert all(data.users.get(value) == data.users.index([value])[0] for value in ids)
+
+
+def test_integers_sort_by_value_and_text_by_character():
+    assert IdMap.sorted_from(pl.Series([10, 9, 100])).values.to_list() == [9, 10, 100]
+    assert IdMap.sorted_from(pl.Series(["10", "9", "100"])).values.to_list() == ["10", "100", "9"]
+
+
+def test_unknown_ids_are_named():
+    ids = IdMap(pl.Series([1, 2, 3]))
+    with pytest.raises(DataError, match=r"2 of 3 ids are unknown, such as 9, 'x'"):
+        ids.index([1, 9, "x"])
+    assert ids.get(9) is None
+    assert ids.get("x") is None
+    assert ids.get("2") == 1
+
+
+def test_repeated_ids_are_refused():
+    with pytest.raises(DataError, match="unique"):
+        IdMap(pl.Series([1, 1]))
+
+
+def test_the_first_of_repeated_pairs_is_kept():
+    frame = pl.DataFrame({"user": [1, 0, 1], "item": [5, 5, 5], "rating": [2.0, 1.0, 4.0], "time": [9, 8, 7]})
+    data = Interactions.from_frame(frame)
+    assert data.to_frame().rows() == [(0, 5, 1.0, 8), (1, 5, 2.0, 9)]
+
+
+def test_counts_rows_and_ragged_agree():
+    data = Interactions.from_indices(np.array([2, 0, 2]), np.array([1, 3, 0]), IdMap.range(3), IdMap.range(4))
+    assert data.counts.tolist() == [1, 0, 2]
+    assert data.item_counts.tolist() == [1, 1, 0, 1]
+    assert data.rows().tolist() == [0, 2, 2]
+    assert data.indices.tolist() == [3, 0, 1]
+    assert data.ragged().owner().tolist() == [0, 2, 2]
+    assert data.ragged().indices.tolist() == [3, 0, 1]
+
+
+@modest
+@given(interactions(with_time=True))
+def test_a_part_and_its_rest_merge_into_the_whole(data):
+    mask = np.random.default_rng(0).random(len(data)) < 0.5
+    whole = merge(data.where(mask), data.where(~mask))
+    assert whole.to_frame().equals(data.to_frame())
+
+
+@pytest.mark.parametrize("shape", [sparse.csr_matrix, sparse.coo_array, sparse.csc_array, np.asarray])
+def test_matrices_of_every_kind_are_read(shape):
+    dense = np.array([[0, 1, 0], [2, 0, 3]])
+    data = Interactions.from_csr(shape(dense))
+    assert pairs_of(data) == {(0, 1), (1, 0), (1, 2)}
+    assert data.weight.tolist() == [1.0, 2.0, 3.0]
+    assert (data.n_users, data.n_items) == (2, 3)
+
+
+def test_a_matrix_of_ones_has_no_weights():
+    assert Interactions.from_csr(np.eye(2)).weight is None
+
+
+def test_empty_and_misshapen_matrices_are_refused():
+    with pytest.raises(DataError, match="at least one interaction"):
+        Interactions.from_csr(np.zeros((2, 2)))
+    with pytest.raises(DataError, match="2 dimensions"):
+        Interactions.from_csr(np.zeros(3))
+
+
+def test_pandas_frames_equal_polars_frames():
+    columns = {"userId": ["b", "a"], "movieId": [2, 1], "rating": [4.0, 5.0]}
+    times = pd.to_datetime(["2020-01-02", "2020-01-01"])
+    from_pandas = Interactions.from_frame(pd.DataFrame({**columns, "date": times}))
+    from_polars = Interactions.from_frame(pl.LazyFrame({**columns, "date": times.to_list()}))
+    assert from_pandas.to_frame().equals(from_polars.to_frame())
+    assert from_pandas.timestamp.tolist() == [1577836800, 1577923200]
+
+
+def test_pandas_columns_with_holes_are_refused_by_row():
+    with pytest.raises(DataError, match=r"column 'user' has 1 missing .* data row 2"):
+        Interactions.from_frame(pd.DataFrame({"user": [1, None], "item": [1, 2]}))
+    with pytest.raises(DataError, match=r"column 'user' has 1 missing .* data row 1"):
+        Interactions.from_frame(pd.DataFrame({"user": [None, "a"], "item": [1, 2]}))
+
+
+def test_pandas_uuids_become_text():
+    data = Interactions.from_frame(pd.DataFrame({"user": UUIDS, "item": [1, 2, 3]}))
+    assert data.users.values.to_list() == sorted(map(str, UUIDS))
+
+
+def test_something_else_than_a_frame_is_refused():
+    with pytest.raises(DataError, match="Polars or pandas frame, got list"):
+        Interactions.from_frame([1, 2])
+
+
+def test_indices_outside_the_maps_are_refused():
+    with pytest.raises(DataError, match=r"item index 4 is outside the 4 known items \(0 to 3\)"):
+        Interactions.from_indices(np.array([0]), np.array([4]), IdMap.range(1), IdMap.range(4))

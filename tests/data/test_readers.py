@@ -1,0 +1,152 @@
+"""Every format gives the same interactions; files that cannot be used are refused with a reason."""
+
+from __future__ import annotations
+
+import gzip
+
+import polars as pl
+import pytest
+
+from topshelf.data import read, read_interactions
+from topshelf.errors import DataError
+
+ROWS = [(10, 7, 4.0, 900), (10, 3, 3.5, 800), (9, 7, 5.0, 700), (9, 11, 1.0, 650), (100, 3, 2.0, 600)]
+PAIRS = {(user, item) for user, item, _, _ in ROWS}
+
+
+def lines(separator: str, header: str | None) -> str:
+    body = [separator.join(map(str, row)) for row in ROWS]
+    return "\n".join(([] if header is None else [header.replace(",", separator)]) + body) + "\n"
+
+
+TEXTS = {
+    "comma.csv": lines(",", "userId,movieId,rating,timestamp"),
+    "tab.tsv": lines("\t", "user,item,rating,timestamp"),
+    "semicolon.csv": lines(";", "user,item,rating,timestamp"),
+    "bar.txt": lines("|", "user,item,rating,timestamp"),
+    "space.txt": lines(" ", "user,item,rating,timestamp"),
+    "bom.csv": "\ufeff" + lines(",", "user,item,rating,timestamp"),
+    "windows.csv": lines(",", "user,item,rating,timestamp").replace("\n", "\r\n"),
+    "u.data": lines("\t", None),
+    "headerless.csv": lines(",", None),
+    "ratings.dat": lines("::", None),
+    "named.dat": lines("::", "user,item,rating,timestamp"),
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(name: str, content: str | bytes):
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write_file
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_formats_give_the_same_interactions(name, write):
+    data = read_interactions(write(name, TEXTS[name]))
+    assert sorted(data.to_frame().rows()) == sorted(ROWS)
+    assert data.users.values.to_list() == [9, 10, 100]
+
+
+def test_gzip_and_parquet_give_the_same_interactions(write, tmp_path):
+    zipped = read_interactions(write("data.csv.gz", gzip.compress(TEXTS["comma.csv"].encode())))
+    pl.DataFrame(ROWS, schema=["user", "item", "rating", "timestamp"], orient="row").write_parquet(
+        tmp_path / "d.parquet"
+    )
+    stored = read_interactions(tmp_path / "d.parquet")
+    assert sorted(zipped.to_frame().rows()) == sorted(stored.to_frame().rows()) == sorted(ROWS)
+
+
+def test_recbole_tokens_are_text(write):
+    path = write("data.inter", lines("\t", "user_id:token,item_id:token,rating:float,timestamp:float"))
+    data = read_interactions(path)
+    assert sorted(data.to_frame().rows()) == sorted(
+        (str(user), str(item), *rest) for user, item, *rest in ROWS
+    )
+    assert data.users.values.to_list() == ["10", "100", "9"]
+
+
+def test_lists_of_items_give_the_same_pairs(write):
+    data = read_interactions(write("train.txt", "9 7 11\n10 7 3 \n100 3\n101\n"))
+    assert set(data.to_frame().rows()) == PAIRS
+    assert data.weight is None
+
+
+def test_one_long_list_is_no_table(write):
+    assert len(read_interactions(write("train.txt", "0 1 2 3 4 5\n"))) == 5
+
+
+def test_ids_with_leading_zeros_stay_apart(write):
+    data = read_interactions(write("books.csv", "user,isbn\n1,0071\n1,71\n"))
+    assert data.items.values.to_list() == ["0071", "71"]
+
+
+def test_text_ids_deep_in_the_file_do_not_break_the_reading(write):
+    numbers = "".join(f"{row},1,3\n" for row in range(20_000))
+    data = read_interactions(write("late.csv", f"user,item,rating\n{numbers}x,1,2.5\n"))
+    assert data.users.get("x") is not None
+    assert data.weight.min() == 2.5
+
+
+def test_quoted_fields_may_hold_the_separator(write):
+    path = write("titles.csv", 'user,title,item\n1,"Good, Bad",5\n2,Alien,6\n')
+    assert set(read_interactions(path).to_frame().rows()) == {(1, 5), (2, 6)}
+
+
+def test_headerless_text_ids_are_known_by_their_numbers(write):
+    data = read_interactions(
+        write("ratings_Books.csv", "AH2L,0001501348,5.0,1391040000\nAZ0I,X,4.0,1391040001\n")
+    )
+    assert data.to_frame().rows() == [("AH2L", "0001501348", 5.0, 1391040000), ("AZ0I", "X", 4.0, 1391040001)]
+
+
+def test_named_columns_and_separator_are_used(write):
+    path = write("odd.txt", "who^what^stars\na^x^1\nb^y^2\n")
+    frame = read(path, user="who", item="what", weight="none", separator="^")
+    assert frame.rows() == [("a", "x"), ("b", "y")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.csv", "", "is empty"),
+        ("blank.csv", "\n\n", "is empty"),
+        ("header.csv", "user,item\n", "is empty"),
+        ("latin.csv", "user,item\nJos\xe9,1\n".encode("latin1"), "latin.csv is not UTF-8 text.*iconv"),
+        ("columns.csv", "who,what\na,b\n", r"columns.csv: cannot tell .* 'who', 'what'.*--user-column"),
+        ("hole.csv", "user,item\na,1\n,2\n", r"column 'user' has 1 missing .* data row 2"),
+        (
+            "stars.csv",
+            "user,item,rating\na,1,good\n",
+            r"column 'rating' has 1 missing or unreadable.*data row 1",
+        ),
+        (
+            "times.csv",
+            "user,item,time\na,1,soon\n",
+            r"column 'time' has 1 missing or unreadable.*--time-column none",
+        ),
+        ("single.csv", "user\na\n", "cannot tell the separator"),
+        ("ragged.csv", "user,item\na,1\nb,2,3,4\n", "cannot be read as a table"),
+        ("binary.csv", b"PK\x03\x04\0\0\0", "is not a text file"),
+        ("broken.parquet", b"not parquet at all", "cannot be read as a table"),
+        ("broken.csv.gz", b"not gzip", "cannot be opened"),
+        ("split.zip", b"PK", "Unpack it first"),
+    ],
+)
+def test_files_that_cannot_be_used_say_why(name, content, message, write):
+    with pytest.raises(DataError, match=message):
+        read_interactions(write(name, content))
+
+
+def test_bad_bytes_deep_in_the_file_name_the_file(write):
+    content = "user,item\n" + "abcdefgh,1\n" * 40_000
+    with pytest.raises(DataError, match=r"deep.csv is not UTF-8"):
+        read_interactions(write("deep.csv", content.encode() + b"\xff\xfe,2\n"))
+
+
+def test_a_missing_file_points_to_the_list(tmp_path):
+    with pytest.raises(DataError, match=r"is not a file.*topshelf data list"):
+        read(tmp_path / "nothing.csv")
