@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from topshelf.data.columns import Columns, attempt, canonical, whole_numbers
 from topshelf.data.interactions import IdMap, Interactions
+from topshelf.data.readers import read_text
 from topshelf.data.splits import Split
 from topshelf.errors import DataError
 
@@ -72,8 +74,13 @@ def _file_bytes(path: Path) -> bytes | None:
 
 def _read_paper(open_file: Open, source: str) -> GivenSplit:
     train, test = (_pairs(open_file, name, source) for name in ("train.tsv", "test.tsv"))
-    both = pl.concat([train.select("user", "item"), test.select("user", "item")])
-    users, items = (_listed_ids(open_file, role, both[role], source) for role in ("user", "item"))
+    for role in ("user", "item"):
+        if train[role].dtype != test[role].dtype:  # numbers in one file and text in the other: text
+            train, test = (part.with_columns(pl.col(role).cast(pl.String)) for part in (train, test))
+    users, items = (
+        _listed_ids(open_file, role, pl.concat([train[role], test[role]]), source)
+        for role in ("user", "item")
+    )
     return GivenSplit(
         _indexed(train, users, items, f"{source} train.tsv"),
         _indexed(test, users, items, f"{source} test.tsv"),
@@ -87,9 +94,12 @@ def _pairs(open_file: Open, name: str, source: str) -> pl.DataFrame:
             f"{source} has no {name}. A ready-made split holds train.tsv and test.tsv, "
             "or train.parquet and test.parquet."
         )
-    where = f"{source} {name}"
-    return canonical(
-        attempt(lambda: pl.read_csv(io.BytesIO(raw), separator="\t"), where).lazy(), Columns(), where
+    return read_text(tab_separated(raw, f"{source} {name}").lazy(), Columns(), f"{source} {name}")
+
+
+def tab_separated(raw: bytes, where: str) -> pl.DataFrame:
+    return attempt(
+        lambda: pl.read_csv(io.BytesIO(raw), separator="\t", quote_char=None, infer_schema=False), where
     )
 
 
@@ -99,9 +109,7 @@ def _listed_ids(open_file: Open, role: str, seen: pl.Series, source: str) -> tup
     if raw is None:
         return IdMap.sorted_from(seen), False
     where = f"{source} {role}_list.tsv"
-    table = attempt(
-        lambda: pl.read_csv(io.BytesIO(raw), separator="\t", infer_schema=False, quote_char=None), where
-    )
+    table = tab_separated(raw, where)
     if table.width != 2:
         raise DataError(f"{where} must have 2 columns (original id, dense id), got {table.width}.")
     table = table.rename(dict(zip(table.columns, ("id", "index"), strict=True)))
@@ -117,13 +125,19 @@ def _indexed(
     pairs: pl.DataFrame, users: tuple[IdMap, bool], items: tuple[IdMap, bool], where: str
 ) -> Interactions:
     try:
-        rows, cols = (
-            pairs[role].to_numpy() if is_dense else ids.index(pairs[role])
-            for role, (ids, is_dense) in (("user", users), ("item", items))
-        )
-        return Interactions.from_indices(rows, cols, users[0], items[0])
+        rows, cols = (_positions(pairs[role], *known) for role, known in (("user", users), ("item", items)))
+        extra = {name: pairs[name].to_numpy() for name in ("weight", "timestamp") if name in pairs.columns}
+        return Interactions.from_indices(rows, cols, users[0], items[0], **extra)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
+
+
+def _positions(column: pl.Series, ids: IdMap, is_dense: bool) -> np.ndarray:
+    if not is_dense:
+        return ids.index(column)
+    if column.dtype != pl.Int64:
+        raise DataError(f"{column.name} column must hold dense indices (0 to {len(ids) - 1}), got text.")
+    return column.to_numpy()
 
 
 def _read_prepared(folder: Path) -> GivenSplit:
@@ -152,7 +166,8 @@ def _prepared_ids(folder: Path, role: str, tables: dict[str, pl.DataFrame]) -> I
     path = folder / f"{role}s.parquet"
     if path.is_file():
         return IdMap(attempt(lambda: pl.read_parquet(path, columns=["id"]), str(path))["id"])
-    return IdMap.sorted_from(pl.concat([table[role] for table in tables.values()]))
+    seen = attempt(lambda: pl.concat([table[role] for table in tables.values()]), str(folder))
+    return IdMap.sorted_from(seen)
 
 
 def write_split(split: Split, folder: Path, summary: dict[str, Any]) -> None:

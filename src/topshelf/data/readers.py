@@ -84,7 +84,7 @@ def read(
     if path.suffix.lower() in PARQUET:
         return canonical(pl.scan_parquet(path), wanted, source)
     layout = sniff(_head(path), separator, source)
-    return _read_lists(path) if layout.is_lists else _read_text(_scan(path, layout), wanted, source)
+    return _read_lists(path) if layout.is_lists else read_text(_scan(path, layout), wanted, source)
 
 
 def _head(path: Path) -> list[str]:
@@ -188,7 +188,8 @@ def _headerless_names(width: int) -> list[str]:
     return [f"column_{place + 1}" for place in range(width)]
 
 
-def _read_text(frame: pl.LazyFrame, wanted: Columns, source: str) -> pl.DataFrame:
+def read_text(frame: pl.LazyFrame, wanted: Columns, source: str) -> pl.DataFrame:
+    """The table of a scan whose columns are all text."""
     # Ids are read as text and made numbers only if all are: a guess from the first rows fails at row 10,001.
     found = resolve(attempt(frame.collect_schema, source).names(), wanted, source)
     table = attempt(frame.select(list(dict.fromkeys(found.values()))).collect, source)
@@ -227,4 +228,4 @@ def _read_lists(path: Path) -> pl.DataFrame:
         .filter(pl.col("item").list.len() > 0)  # a user may have no items in one of the files
         .explode("item")
     )
-    return _read_text(frame, Columns(), str(path))
+    return read_text(frame, Columns(), str(path))

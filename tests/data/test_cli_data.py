@@ -1,0 +1,97 @@
+"""The commands of ``topshelf data``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from topshelf.cli.data import app
+from topshelf.data import DATASETS, generate, load_split
+from topshelf.errors import DataError
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def csv(tmp_path):
+    path = tmp_path / "clicks.csv"
+    generate(60, 40, timestamps=True).to_frame().write_csv(path)
+    return path
+
+
+def test_list_names_every_dataset():
+    output = run("list")
+    assert all(name in output for name in DATASETS)
+    assert [entry["name"] for entry in json.loads(run("list", "--json"))] == list(DATASETS)
+
+
+def test_show_tells_counts_ranges_and_rows(csv):
+    output = run("show", csv)
+    assert "density" in output
+    assert "2023-11-" in output
+    facts = json.loads(run("show", csv, "--json"))
+    assert facts["users"] == 60
+    assert len(facts["first_rows"]) == 5
+
+
+def test_show_takes_named_datasets_and_prepared_folders(csv, tmp_path):
+    assert "1,000" in run("show", "synthetic")
+    run("prepare", csv, "--out", tmp_path / "out")
+    assert "valid" in run("show", tmp_path / "out")
+
+
+def test_show_prints_times_that_are_no_seconds(tmp_path):
+    (tmp_path / "odd.csv").write_text("user,item,time\n1,1,1\n2,2,99999999999999999\n")
+    assert "99999999999999999" in run("show", tmp_path / "odd.csv")
+
+
+def test_prepare_writes_a_folder_that_load_split_reads(csv, tmp_path):
+    out = tmp_path / "out"
+    output = run("prepare", csv, "--out", out, "--core", 2, "--split", "ratio", "--seed", 3)
+    summary = json.loads((out / "summary.json").read_text())
+    split = load_split(out).split
+    assert (summary["train"], summary["valid"], summary["test"]) == (
+        len(split.train),
+        len(split.valid),
+        len(split.test),
+    )
+    assert summary["settings"]["core"] == 2
+    assert "ratio split" in output
+    again = load_split(csv, core=2, split="ratio", seed=3).split
+    assert again.test.to_frame().equals(split.test.to_frame())
+
+
+def test_prepare_takes_the_names_of_the_columns(tmp_path):
+    frame = generate(60, 40).to_frame().rename({"user": "who", "item": "what"})
+    frame.write_csv(tmp_path / "odd.csv")
+    columns = ("--user-column", "who", "--item-column", "what")
+    assert "ratio split" in run("prepare", tmp_path / "odd.csv", "--out", tmp_path / "out", *columns)
+
+
+def test_prepare_says_what_was_dropped(tmp_path):
+    rows = "".join(f"{user},{item},{user * 10 + item}\n" for user in range(6) for item in range(4))
+    (tmp_path / "new.csv").write_text("user,item,time\n" + rows + "0,9,90\n0,2,1\n1,3,95\n1,0,96\n")
+    with pytest.raises(DataError, match="no test interactions"):
+        run("prepare", tmp_path / "new.csv", "--out", tmp_path / "out")
+
+
+def test_get_reports_the_verified_file(wheel, cache):
+    cache.mkdir()
+    (cache / wheel.name).symlink_to(wheel)
+    assert "checksum verified" in run("get", "movielens-100k")
+
+
+def test_errors_reach_the_caller_as_ours(tmp_path):
+    with pytest.raises(DataError, match="Named datasets"):
+        run("show", "nothing")
+
+
+@pytest.mark.parametrize("command", ["list", "get", "show", "prepare"])
+def test_every_command_has_help_with_an_example(command):
+    assert "topshelf data" in run(command, "--help")

@@ -1,0 +1,142 @@
+"""Named datasets, and any source as a split."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import replace
+
+import pytest
+
+from data.strategies import pairs_of
+from topshelf.data import DATASETS, datasets, generate, load_split, make_split
+from topshelf.data.given import write_split
+from topshelf.errors import ConfigError, DataError
+
+PAPER_SETS = [name for name, info in DATASETS.items() if info.sha256 is not None]
+
+
+@pytest.fixture
+def csv(tmp_path):
+    path = tmp_path / "clicks.csv"
+    generate(60, 40, timestamps=True).to_frame().write_csv(path)
+    return path
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A named dataset whose file we can make."""
+    info = replace(
+        DATASETS["food"], name="small", users=2, items=3, address="http://127.0.0.1:1/x", sha256=None
+    )
+    monkeypatch.setitem(datasets.DATASETS, "small", info)
+
+    def place(folder, items: int = 3):
+        folder.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(folder / "small.zip", "w") as archive:
+            archive.writestr("train.tsv", "user\titem\n0\t0\n0\t1\n1\t1\n1\t2\n")
+            archive.writestr("test.tsv", f"user\titem\n0\t{items - 1}\n")
+        return folder / "small.zip"
+
+    return place
+
+
+@pytest.mark.parametrize("name", PAPER_SETS)
+def test_the_papers_files_have_the_known_counts(name, paper_data):
+    info, split = DATASETS[name], load_split(name).split
+    assert (split.n_users, split.n_items) == (info.users, info.items)
+    assert (len(split.train) + len(split.valid), len(split.test)) == (info.train, info.test)
+    assert info.interactions == info.train + info.test
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(
+        DataError, match=r"'movielens' is neither .*amazon2014-health, .*movielens-1m, synthetic"
+    ):
+        load_split("movielens")
+    with pytest.raises(DataError, match=r"no dataset named 'movielens'. Named datasets: amazon2014-health"):
+        datasets.fetch("movielens")
+
+
+def test_the_generated_dataset_needs_no_network_and_may_be_split_freely():
+    assert load_split("synthetic").split.kind == "ratio"
+    assert load_split("synthetic", test_fraction=0.5).split.kind == "ratio"
+    with pytest.raises(DataError, match="nothing to fetch"):
+        datasets.fetch("synthetic")
+
+
+def test_files_at_hand_are_used_in_order(small, cache, tmp_path, monkeypatch):
+    with pytest.raises(DataError, match=r"cannot fetch .*cache/small.zip.*TOPSHELF_DATA"):
+        load_split("small")
+    cached = small(cache)
+    assert datasets.fetch("small") == cached
+    in_folder = small(tmp_path / "mine" / "recommendation")
+    monkeypatch.setenv("TOPSHELF_DATA", str(tmp_path / "mine"))
+    assert datasets.fetch("small") == in_folder
+    assert load_split("small").name == "small"
+
+
+def test_a_file_with_the_wrong_checksum_is_not_used(small, cache, monkeypatch):
+    small(cache)
+    monkeypatch.setitem(datasets.DATASETS, "small", replace(datasets.DATASETS["small"], sha256="0" * 64))
+    with pytest.raises(DataError, match=r"small.zip must have sha256 000"):
+        load_split("small")
+
+
+def test_a_file_with_the_wrong_counts_is_not_that_dataset(small, cache):
+    small(cache, items=9)
+    with pytest.raises(DataError, match="must hold 2 users and 3 items, got 2 and 4"):
+        load_split("small")
+
+
+def test_movielens_falls_back_to_the_web_and_names_both_failures(monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    info = replace(DATASETS["movielens-100k"], address="http://127.0.0.1:1/x")
+    monkeypatch.setitem(datasets.DATASETS, "movielens-100k", info)
+    with pytest.raises(DataError, match=r"package registry.*Also: cannot fetch http://127.0.0.1:1/x"):
+        datasets.fetch("movielens-100k")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"split": "time"}, {"core": 5}, {"min_rating": 3.0}, {"user": "who"}],
+    ids=lambda s: next(iter(s)),
+)
+def test_a_given_split_takes_no_preparation(setting, small, cache):
+    with pytest.raises(ConfigError, match=f"{next(iter(setting))} must be"):
+        load_split(str(small(cache)), **setting)
+
+
+def test_validation_of_a_given_split_is_carved_by_seed(small, cache):
+    path = small(cache)
+    split = load_split(path).split
+    assert split.kind == "given"
+    assert (len(split.train), len(split.valid), len(split.test)) == (2, 2, 1)
+    assert pairs_of(load_split(path, seed=0).split.valid) == pairs_of(split.valid)
+
+
+def test_a_file_is_prepared_and_split(csv):
+    dataset = load_split(csv, core=3, split="ratio", seed=4)
+    assert dataset.name == "clicks.csv"
+    assert dataset.split.kind == "ratio"
+    assert load_split(csv).split.kind == "time"
+    assert load_split(csv, timestamp="none").split.kind == "ratio"
+
+
+def test_a_prepared_folder_keeps_all_three_parts(csv, tmp_path):
+    split = make_split(generate(60, 40, timestamps=True))
+    write_split(split, tmp_path / "out", {})
+    again = load_split(tmp_path / "out").split
+    assert all(
+        getattr(again, name).to_frame().equals(getattr(split, name).to_frame())
+        for name in ("train", "valid", "test")
+    )
+
+
+def test_noise_touches_train_alone(csv):
+    clean, noisy = load_split(csv).split, load_split(csv, noise=0.5).split
+    assert len(noisy.train) > len(clean.train)
+    assert pairs_of(clean.train) < pairs_of(noisy.train)
+    assert pairs_of(clean.valid) == pairs_of(noisy.valid)
+    assert pairs_of(clean.test) == pairs_of(noisy.test)
+    with pytest.raises(ConfigError, match="noise must be >= 0"):
+        load_split(csv, noise=-1)

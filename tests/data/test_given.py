@@ -1,0 +1,116 @@
+"""Ready-made splits: the paper's files and prepared folders."""
+
+from __future__ import annotations
+
+import zipfile
+
+import pytest
+
+from data.strategies import pairs_of
+from topshelf.data import generate, make_split
+from topshelf.data import given as given_module
+from topshelf.data.given import read_given, write_split
+from topshelf.errors import DataError
+
+FILES = {
+    "train.tsv": "user_procid\titem_procid\n0\t0\n0\t2\n1\t1\n",
+    "test.tsv": "user_procid\titem_procid\n1\t2\n",
+    "user_list.tsv": "user_orgid\tuser_procid\n1\t0\n10\t1\n",
+    "item_list.tsv": "item_orgid\titem_procid\n10\t0\n100\t1\n9\t2\n",
+}
+
+
+@pytest.fixture
+def make_zip(tmp_path):
+    def make(**changes: str | None):
+        path = tmp_path / "paper.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in (FILES | {f"{key}.tsv": value for key, value in changes.items()}).items():
+                if content is not None:
+                    archive.writestr(name, content)
+        return path
+
+    return make
+
+
+def test_the_papers_zip_keeps_its_indices_and_original_ids(make_zip):
+    given = read_given(make_zip())
+    assert pairs_of(given.train) == {(0, 0), (0, 2), (1, 1)}
+    assert pairs_of(given.test) == {(1, 2)}
+    assert given.valid is None
+    assert given.train.users.values.to_list() == [1, 10]  # in order as numbers
+    assert given.train.items.values.to_list() == ["10", "100", "9"]  # in order as text only
+
+
+def test_a_folder_of_the_same_files_is_the_same(make_zip, tmp_path):
+    with zipfile.ZipFile(make_zip()) as archive:
+        archive.extractall(tmp_path / "folder")
+    assert pairs_of(read_given(tmp_path / "folder").train) == pairs_of(read_given(make_zip()).train)
+
+
+def test_without_lists_the_numbers_are_the_ids(make_zip):
+    given = read_given(make_zip(user_list=None, item_list=None, test="user\titem\n7\t30\n"))
+    assert given.test.to_frame().rows() == [(7, 30)]
+    assert given.train.users.values.to_list() == [0, 1, 7]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"test": None}, r"has no test.tsv. A ready-made split holds train.tsv and test.tsv"),
+        ({"test": "user\titem\n1\t3\n"}, r"test.tsv: item index 3 is outside the 3 known items"),
+        ({"test": "user\titem\nx\t1\n"}, r"test.tsv: user column must hold dense"),
+        ({"train": ""}, r"train.tsv is empty"),
+        ({"user_list": "id\tnew\n5\t0\n6\t2\n"}, r"user_list.tsv must number its 2 ids from 0 without gaps"),
+        ({"user_list": "id\n5\n"}, r"user_list.tsv must have 2 columns"),
+    ],
+)
+def test_unsound_contents_are_refused(changes, message, make_zip):
+    with pytest.raises(DataError, match=message):
+        read_given(make_zip(**changes))
+
+
+def test_garbage_is_no_zip(tmp_path):
+    (tmp_path / "garbage.zip").write_bytes(b"this is not a zip at all")
+    with pytest.raises(DataError, match=r"garbage.zip is not a sound zip file.*Fetch it again"):
+        read_given(tmp_path / "garbage.zip")
+
+
+def test_huge_members_are_not_unpacked(make_zip, monkeypatch):
+    monkeypatch.setattr(given_module, "MEMBER_LIMIT", 10)
+    with pytest.raises(DataError, match=r"train.tsv must be <= 10 bytes unpacked, got 36"):
+        read_given(make_zip())
+
+
+def test_a_written_split_comes_back_whole(tmp_path):
+    split = make_split(generate(60, 40, timestamps=True), kind="time")
+    write_split(split, tmp_path / "out", {"split": "time"})
+    given = read_given(tmp_path / "out")
+    for name in ("train", "valid", "test"):
+        assert getattr(given, name).to_frame().equals(getattr(split, name).to_frame())
+    assert given.train.users.values.equals(split.users.values)
+    assert given.train.items.values.equals(split.items.values)
+
+
+def test_an_empty_validation_part_is_carved_anew(tmp_path):
+    write_split(make_split(generate(60, 40), valid_fraction=0), tmp_path / "out", {})
+    assert read_given(tmp_path / "out").valid is None
+
+
+def test_a_prepared_folder_is_replaced_and_nothing_is_left_beside_it(tmp_path):
+    for seed in (0, 1):
+        write_split(make_split(generate(60, 40, seed=seed)), tmp_path / "out", {"seed": seed})
+    assert '"seed": 1' in (tmp_path / "out" / "summary.json").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_foreign_folder_is_never_overwritten(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(DataError, match="was not made by `topshelf data prepare`"):
+        write_split(make_split(generate(60, 40)), tmp_path, {})
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_a_folder_without_a_split_says_what_it_needs(tmp_path):
+    with pytest.raises(DataError, match=r"has no train.tsv"):
+        read_given(tmp_path)
