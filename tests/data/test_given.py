@@ -48,6 +48,12 @@ def test_a_folder_of_the_same_files_is_the_same(make_zip, tmp_path):
     assert pairs_of(read_given(tmp_path / "folder").train) == pairs_of(read_given(make_zip()).train)
 
 
+def test_without_lists_text_in_one_file_makes_all_ids_text(make_zip):
+    given = read_given(make_zip(user_list=None, item_list=None, test="user\titem\nx\t1\n"))
+    assert given.test.to_frame().rows() == [("x", 1)]
+    assert given.train.users.values.to_list() == ["0", "1", "x"]
+
+
 def test_without_lists_the_numbers_are_the_ids(make_zip):
     given = read_given(make_zip(user_list=None, item_list=None, test="user\titem\n7\t30\n"))
     assert given.test.to_frame().rows() == [(7, 30)]

@@ -74,12 +74,8 @@ def _file_bytes(path: Path) -> bytes | None:
 
 def _read_paper(open_file: Open, source: str) -> GivenSplit:
     train, test = (_pairs(open_file, name, source) for name in ("train.tsv", "test.tsv"))
-    for role in ("user", "item"):
-        if train[role].dtype != test[role].dtype:  # numbers in one file and text in the other: text
-            train, test = (part.with_columns(pl.col(role).cast(pl.String)) for part in (train, test))
     users, items = (
-        _listed_ids(open_file, role, pl.concat([train[role], test[role]]), source)
-        for role in ("user", "item")
+        _listed_ids(open_file, role, [train[role], test[role]], source) for role in ("user", "item")
     )
     return GivenSplit(
         _indexed(train, users, items, f"{source} train.tsv"),
@@ -103,11 +99,13 @@ def tab_separated(raw: bytes, where: str) -> pl.DataFrame:
     )
 
 
-def _listed_ids(open_file: Open, role: str, seen: pl.Series, source: str) -> tuple[IdMap, bool]:
+def _listed_ids(open_file: Open, role: str, seen: list[pl.Series], source: str) -> tuple[IdMap, bool]:
     """Id map of the list file, and whether the pairs hold dense indices rather than ids."""
     raw = open_file(f"{role}_list.tsv")
     if raw is None:
-        return IdMap.sorted_from(seen), False
+        if seen[0].dtype != seen[1].dtype:  # numbers in one file and text in the other: all are text
+            seen = [column.cast(pl.String) for column in seen]
+        return IdMap.sorted_from(pl.concat(seen)), False
     where = f"{source} {role}_list.tsv"
     table = tab_separated(raw, where)
     if table.width != 2:
