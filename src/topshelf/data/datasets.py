@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from topshelf.data import movielens
 from topshelf.data.download import cache_folder, download, verify
@@ -146,30 +147,23 @@ def load(
     core: int = 0,
 ) -> Source:
     """A named dataset, a file of interactions, or a zip or folder that holds a split."""
-    settings = {
-        "user": user,
-        "item": item,
-        "weight": weight,
-        "timestamp": timestamp,
-        "min_rating": min_rating,
-    }
-    settings["core"] = core or None
     name, path = str(source), Path(source)
-    if name in DATASETS:
-        loaded = _load_named(name)
-    elif is_given(path) and path.exists():
-        loaded = Source(path.stem, read_given(path))
-    elif path.exists():
-        table = read(path, user=user, item=item, weight=weight, timestamp=timestamp)
-        return Source(path.name, from_table(prepare(table, min_rating=min_rating, core=core)))
-    else:
+    columns = {"user": user, "item": item, "weight": weight, "timestamp": timestamp}
+    if name in DATASETS or (path.exists() and is_given(path)):
+        _refuse_settings(name, {**columns, "min_rating": min_rating, "core": core or None})
+        return _load_named(name) if name in DATASETS else Source(path.stem, read_given(path))
+    if not path.exists():
         raise DataError(
             f"{name!r} is neither a file nor a named dataset. Named datasets: {', '.join(DATASETS)}."
         )
+    table = prepare(read(path, **columns), min_rating=min_rating, core=core)
+    return Source(path.name, from_table(table))
+
+
+def _refuse_settings(name: str, settings: dict[str, Any]) -> None:
     for setting, value in settings.items():
         if value is not None:
             raise ConfigError(f"{setting} must be left out for {name}, which comes prepared; got {value!r}")
-    return loaded
 
 
 def load_split(
@@ -198,26 +192,19 @@ def load_split(
     loaded = load(
         source, user=user, item=item, weight=weight, timestamp=timestamp, min_rating=min_rating, core=core
     )
+    shares = {"test_fraction": test_fraction, "valid_fraction": valid_fraction}
     if isinstance(loaded.content, GivenSplit):
-        if split != "auto":
-            raise ConfigError(f"split must be 'auto' for {source}, whose test part is given; got {split!r}")
-        parts = _complete(loaded.content, valid_fraction, seed)
+        parts = _complete(loaded.content, split, valid_fraction, seed)
     else:
-        parts = make_split(
-            loaded.content,
-            kind=split,
-            test_fraction=test_fraction,
-            valid_fraction=valid_fraction,
-            last_n=last_n,
-            seed=seed,
-        )
+        parts = make_split(loaded.content, kind=split, last_n=last_n, seed=seed, **shares)
     if noise:
-        noisy = add_false_positives(parts.train, noise, seed)
-        parts = Split(noisy, parts.valid, parts.test, parts.kind, parts.notes)
+        parts = replace(parts, train=add_false_positives(parts.train, noise, seed))
     return Dataset(loaded.name, parts, loaded.titles)
 
 
-def _complete(given: GivenSplit, valid_fraction: float, seed: int) -> Split:
+def _complete(given: GivenSplit, split: str, valid_fraction: float, seed: int) -> Split:
+    if split != "auto":
+        raise ConfigError(f"split must be 'auto' where the test part is given, got {split!r}")
     if given.valid is not None:
         return Split(given.train, given.valid, given.test, "given")
     train, valid = carve_validation(given.train, fraction=valid_fraction, seed=seed)
