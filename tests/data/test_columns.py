@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 
 import polars as pl
 import pytest
@@ -58,6 +58,14 @@ def test_none_leaves_a_column_out():
         ([datetime(1970, 1, 1, 1), datetime(1970, 1, 1, 2)], [3600, 7200]),
         (["1970-01-01 01:00:00", "1970-01-01 02:00:00"], [3600, 7200]),
         (["1970-01-02", "1970-01-03"], [86400, 172800]),
+        (["1970-01-01T01:00:00Z", "1970-01-01T02:00:00Z"], [3600, 7200]),
+        (
+            [
+                datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))),
+                datetime(1970, 1, 1, 2, tzinfo=UTC),
+            ],
+            [0, 7200],
+        ),
     ],
 )
 def test_times_become_seconds(times, seconds):

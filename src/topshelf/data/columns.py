@@ -133,9 +133,9 @@ def _timestamp(column: pl.Expr, dtype: pl.DataType, where: str) -> pl.Expr:
     if dtype.is_numeric():
         return column.cast(pl.Float64).fill_nan(None)
     if dtype == pl.String:
-        return column.str.to_datetime(strict=False).dt.epoch("s")
+        return column.str.to_datetime(time_zone="UTC", strict=False).dt.epoch("s")
     if dtype == pl.Date or dtype.base_type() == pl.Datetime:
-        return column.cast(pl.Datetime("us")).dt.epoch("s")
+        return column.dt.epoch("s")
     raise DataError(
         f"{where} must hold numbers, dates or times, got {dtype}. "
         f"Pass {OPTIONS['timestamp']} {IGNORE} to do without."

@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,10 @@ def member_bytes(archive: zipfile.ZipFile, name: str) -> bytes | None:
         raise DataError(
             f"{archive.filename}: {name} must be <= {MEMBER_LIMIT} bytes unpacked, got {info.file_size}."
         )
-    return archive.read(info)
+    try:
+        return archive.read(info)
+    except (RuntimeError, EOFError, zlib.error) as error:  # encrypted, cut off, or an unknown compression
+        raise DataError(f"{archive.filename}: {name} cannot be unpacked: {error}. Fetch it again.") from error
 
 
 def _file_bytes(path: Path) -> bytes | None:
@@ -184,8 +188,10 @@ def write_split(split: Split, folder: Path, summary: dict[str, Any]) -> None:
             pl.DataFrame({"id": ids.values}).write_parquet(fresh / f"{name}.parquet")
         (fresh / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         fresh.chmod(0o755)  # mkdtemp makes it private
+        old = fresh.with_name(f"{fresh.name}-old")
         if folder.exists():
-            shutil.rmtree(folder)
-        fresh.replace(folder)
+            folder.rename(old)
+        fresh.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
