@@ -75,10 +75,12 @@ def test_prepare_takes_the_names_of_the_columns(tmp_path):
 
 
 def test_prepare_says_what_was_dropped(tmp_path):
-    rows = "".join(f"{user},{item},{user * 10 + item}\n" for user in range(6) for item in range(4))
-    (tmp_path / "new.csv").write_text("user,item,time\n" + rows + "0,9,90\n0,2,1\n1,3,95\n1,0,96\n")
-    with pytest.raises(DataError, match="no test interactions"):
-        run("prepare", tmp_path / "new.csv", "--out", tmp_path / "out")
+    rows = "".join(f"{user},{item},{item * 10 + user}\n" for user in range(6) for item in range(4))
+    (tmp_path / "new.csv").write_text(f"user,item,time\n{rows}99,0,40\n99,1,41\n")  # user 99 comes last
+    output = run("prepare", tmp_path / "new.csv", "--out", tmp_path / "out")
+    assert "18 train, 0 valid, 4 test (time split)" in output
+    assert "Dropped from test: 2" in output
+    assert "Dropped from valid: 2" in output
 
 
 def test_get_reports_the_verified_file(wheel, cache):

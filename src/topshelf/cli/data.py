@@ -74,8 +74,9 @@ def show(
 ) -> None:
     """Show the counts, the density, the ranges and the first rows of a source.
 
-    Examples: topshelf data show gowalla
-              topshelf data show clicks.csv --user-column visitor
+    Example: topshelf data show gowalla
+
+    Example: topshelf data show clicks.csv --user-column visitor
     """
     facts = describe(
         load(source, user=user_column, item=item_column, weight=rating_column, timestamp=time_column)
