@@ -36,9 +36,7 @@ TEST = lists([2, 5], [], [1])
 
 
 def hand_worked(protocol: str, **options: object) -> Evaluation:
-    return evaluate(
-        QUERIES, ITEMS, TEST, train=TRAIN, valid=VALID, protocol=protocol, cutoffs=(2, 4), **options
-    )
+    return evaluate(QUERIES, ITEMS, TEST, train=TRAIN, valid=VALID, protocol=protocol, cutoffs=(2, 4), **options)
 
 
 def assert_values(found: Evaluation, expected: dict[str, list[float]]) -> None:
@@ -135,9 +133,7 @@ def random_problem(seed: int = 0) -> tuple[Tensor, Tensor, Ragged, Ragged, Ragge
     kind = torch.rand(50, 80, generator=generator)
     kind[::7, :] = 1.0  # some users have nothing at all
     bounds = [(0.0, 0.1), (0.1, 0.15), (0.15, 0.2)]
-    parts = [
-        ragged_from_pairs(*((kind >= low) & (kind < high)).nonzero(as_tuple=True), 50) for low, high in bounds
-    ]
+    parts = [ragged_from_pairs(*((kind >= low) & (kind < high)).nonzero(as_tuple=True), 50) for low, high in bounds]
     return queries, items, *parts
 
 
@@ -191,9 +187,7 @@ def test_small_tiles_of_users_change_nothing(protocol, monkeypatch):
 def test_queries_may_be_anything_that_gives_rows():
     queries, items, train, valid, test = random_problem()
     options = {"train": train, "valid": valid, "cutoffs": (5, 10)}
-    assert_same(
-        evaluate(queries, items, test, **options), evaluate(RowGiver(queries), items, test, **options)
-    )
+    assert_same(evaluate(queries, items, test, **options), evaluate(RowGiver(queries), items, test, **options))
 
 
 def test_the_order_of_misses_does_not_matter():
@@ -262,9 +256,7 @@ def test_an_unknown_protocol_is_refused():
 @pytest.mark.parametrize(("train", "valid"), [([[2], [], []], None), ([[], [], []], [[2], [], []])])
 def test_a_masked_relevant_item_is_refused(train, valid):
     with pytest.raises(DataError, match="item 2 of query 0"):
-        evaluate(
-            QUERIES, ITEMS, TEST, train=lists(*train), valid=lists(*valid) if valid else None, cutoffs=(1,)
-        )
+        evaluate(QUERIES, ITEMS, TEST, train=lists(*train), valid=lists(*valid) if valid else None, cutoffs=(1,))
 
 
 def test_training_items_among_the_validation_items_are_refused():
@@ -298,9 +290,7 @@ def test_diverged_vectors_are_refused():
 
 
 def plain_evaluation(users: list[int], values: list[float], protocol: str = "standard") -> Evaluation:
-    return Evaluation(
-        protocol, (1,), torch.tensor(users), {"ndcg@1": torch.tensor(values, dtype=torch.float64)}
-    )
+    return Evaluation(protocol, (1,), torch.tensor(users), {"ndcg@1": torch.tensor(values, dtype=torch.float64)})
 
 
 def test_comparison_pairs_the_users_whatever_their_order():

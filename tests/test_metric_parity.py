@@ -65,9 +65,7 @@ def trec_values(run: dict[str, dict[str, float]], relevant: Ragged) -> dict[str,
 def scored_run(queries: Tensor, items: Tensor, train: Ragged) -> dict[str, dict[str, float]]:
     scores = queries @ items.T
     return {
-        str(user): {
-            document(item): float(scores[user, item]) for item in set(range(N_ITEMS)) - set(row(train, user))
-        }
+        str(user): {document(item): float(scores[user, item]) for item in set(range(N_ITEMS)) - set(row(train, user))}
         for user in range(N_USERS)
     }
 

@@ -145,9 +145,7 @@ def test_rows_do_not_touch_each_other(name):
     hits = torch.randint(0, 2, (20, 5), generator=torch.Generator().manual_seed(1)).double()
     n_relevant = hits.sum(1).long() + 2
     order = torch.randperm(20, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(
-        METRICS[name](hits[order], n_relevant[order]), METRICS[name](hits, n_relevant)[order]
-    )
+    torch.testing.assert_close(METRICS[name](hits[order], n_relevant[order]), METRICS[name](hits, n_relevant)[order])
 
 
 def plain_auc(scores: list[float], relevant: set[int], masked: set[int]) -> float:

@@ -37,8 +37,7 @@ def lists_of(ragged: Ragged) -> list[list[int]]:
 
 def plain_scores(queries: Tensor, items: Tensor) -> list[list[float]]:
     return [
-        [sum(a * b for a, b in zip(query, item, strict=True)) for item in items.tolist()]
-        for query in queries.tolist()
+        [sum(a * b for a, b in zip(query, item, strict=True)) for item in items.tolist()] for query in queries.tolist()
     ]
 
 

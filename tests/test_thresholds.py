@@ -81,7 +81,10 @@ def test_theorem_3_1_bounds_the_monte_carlo_error():
         error = (iid_thresholds(sample, k, n_items) - quantile).abs()
         shares = []
         for e in (0.05, 0.1, 0.2, 0.4):
-            up, down = float(normal.cdf(tensor(quantile + e))) - p, p - float(normal.cdf(tensor(quantile - e)))
+            up, down = (
+                float(normal.cdf(tensor(quantile + e))) - p,
+                p - float(normal.cdf(tensor(quantile - e))),
+            )
             bound = 4 * math.exp(-2 * n * min(up, down) ** 2)
             shares.append((error > e).float().mean().item())
             assert shares[-1] <= bound
@@ -129,16 +132,14 @@ def test_incremental_follows_moving_scores_from_samples():
         scores = scores + 0.002 * torch.randn(scores.shape, generator=generator) + 0.001
         positive, negative, owner = scores[:, :10].flatten(), scores[:, 10:], table(1)[3]
         drawn = negative[:, torch.randperm(390, generator=generator)[:100]]
-        threshold = incremental_step(
-            threshold, positive, drawn, owner, 20, torch.full((50,), 390), rate=0.2
-        )
+        threshold = incremental_step(threshold, positive, drawn, owner, 20, torch.full((50,), 390), rate=0.2)
         if step > 50:
             errors.append((threshold - scores.topk(20).values[:, -1]).abs().mean().item())
     assert sum(errors) / len(errors) < 0.06  # what the paper reports for its Monte Carlo estimate
 
 
 def test_masked_negatives_do_not_move_the_incremental_threshold():
-    scores, positive, negative, owner = table(2)
+    _, positive, negative, owner = table(2)
     wide = torch.cat([negative, torch.full((50, 7), 9.0)], 1)
     mask = torch.zeros_like(wide, dtype=torch.bool)
     mask[:, -7:] = True

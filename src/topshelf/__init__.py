@@ -1,3 +1,67 @@
-"""topshelf: recommenders trained for the first K places of the list."""
+"""topshelf: recommenders trained for the first K places of the list.
 
-__version__ = "0.1.0"
+The names below are loaded when they are first used, so that importing one loss does not import the whole house.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from topshelf.config import RunConfig
+    from topshelf.data import Interactions, load_split
+    from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfError, TrainingError
+    from topshelf.evaluation import Evaluation, compare, evaluate
+    from topshelf.losses import BPR, SLatK, SoftmaxLoss
+    from topshelf.models import EASE, MF, Popularity
+    from topshelf.recommender import Recommender
+    from topshelf.training import fit, load, resume
+
+__version__ = metadata.version("topshelf")
+
+__all__ = [
+    "BPR",
+    "EASE",
+    "MF",
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "Evaluation",
+    "Interactions",
+    "Popularity",
+    "Recommender",
+    "RunConfig",
+    "SLatK",
+    "SoftmaxLoss",
+    "TopshelfError",
+    "TrainingError",
+    "compare",
+    "evaluate",
+    "fit",
+    "load",
+    "load_split",
+    "resume",
+]
+
+_HOMES = {
+    "config": ["RunConfig"],
+    "data": ["Interactions", "load_split"],
+    "errors": ["CheckpointError", "ConfigError", "DataError", "TopshelfError", "TrainingError"],
+    "evaluation": ["Evaluation", "compare", "evaluate"],
+    "losses": ["BPR", "SLatK", "SoftmaxLoss"],
+    "models": ["EASE", "MF", "Popularity"],
+    "recommender": ["Recommender"],
+    "training": ["fit", "load", "resume"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'topshelf' has no attribute {name!r}")
+    return getattr(import_module(f"topshelf.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -68,21 +68,25 @@ def log_partition(
     """
     positive("tau", tau)
     dtype = torch.promote_types(queries.dtype, torch.float32)
-    return _LogPartition.apply(  # type: ignore[no-any-return]
-        queries.to(dtype), items.to(dtype), tau, exclude, log_weight, workspace or Workspace()
-    )
+    return _LogPartition.apply(queries.to(dtype), items.to(dtype), tau, exclude, log_weight, workspace or Workspace())
 
 
 class _Tiles:
     """Score tiles of one call, made the same way forwards and backwards."""
 
     def __init__(
-        self, scaled: Tensor, items: Tensor, exclude: Ragged | None, log_weight: Tensor | None, workspace: Workspace
+        self,
+        scaled: Tensor,
+        items: Tensor,
+        exclude: Ragged | None,
+        log_weight: Tensor | None,
+        workspace: Workspace,
     ) -> None:
         self.scaled, self.items, self.log_weight, self.workspace = scaled, items, log_weight, workspace
         self.width = workspace.columns(scaled.size(0), items.size(0), scaled.dtype)
         self.starts = range(0, items.size(0), self.width)
-        self.row, self.column = (exclude.owner(), exclude.indices) if exclude is not None else (None, None)
+        self.row = exclude.owner() if exclude is not None else None
+        self.column = exclude.indices if exclude is not None else None
 
     def logits(self, start: int) -> Tensor:
         """Logits of the columns from ``start``, excluded ones at -inf."""

@@ -148,6 +148,33 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(_explain(error, RunConfig)) from None
 
 
+def assemble(
+    *,
+    file: str | Path | None = None,
+    data: str | None = None,
+    model: str | None = None,
+    loss: str | None = None,
+    k: int | None = None,
+    seed: int | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """A config from a TOML file, or from the settings shipped for a dataset; what is named here goes before both.
+
+    ``more`` holds nested values, such as ``{"train": {"epochs": 50}}``, and goes before everything.
+    """
+    named: dict[str, Any] = {"seed": seed, "k": k}
+    named |= {
+        "data": {"source": data} if data is not None else None,
+        "model": {"name": model} if model is not None else None,
+        "loss": {"name": loss} if loss is not None else None,
+    }
+    named = merged({key: value for key, value in named.items() if value is not None}, more or {})
+    if file is not None:
+        return make_config(merged(read_config(file), named))
+    chosen = make_config(named)
+    return make_config(merged(preset(chosen.data.source, chosen.model.name, chosen.loss.name), named))
+
+
 def read_config(path: str | Path) -> dict[str, Any]:
     """The values of a TOML file, unchecked."""
     path = Path(path)
@@ -205,7 +232,9 @@ def to_toml(config: RunConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
-def complete(kind: str, registry: Mapping[str, type[Any]], component: Component, given: Iterable[str]) -> dict[str, Any]:
+def complete(
+    kind: str, registry: Mapping[str, type[Any]], component: Component, given: Iterable[str]
+) -> dict[str, Any]:
     """All settings of a component, defaults included, checked against its constructor.
 
     ``given`` names the constructor arguments that are not the user's to set.

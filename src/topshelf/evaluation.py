@@ -50,9 +50,7 @@ class Evaluation:
         """Mean over users; a NaN (an undefined AUC) is left out of its mean."""
         return {name: float(values.nanmean()) for name, values in self.per_user.items()}
 
-    def intervals(
-        self, level: float = 0.95, seed: int = 0, n_resamples: int = 1000
-    ) -> dict[str, tuple[float, float]]:
+    def intervals(self, level: float = 0.95, seed: int = 0, n_resamples: int = 1000) -> dict[str, tuple[float, float]]:
         """Percentile bootstrap interval of each mean; users are resampled, together for all metrics."""
         found: dict[str, tuple[float, float]] = {}
         for names in self._names_by_defined_users():
@@ -172,9 +170,7 @@ def _rank_users(
         done += part.numel()
         for above, k in zip((0, *cutoffs), cutoffs, strict=False):
             between[k] += item_exposure(indices[:, above:k], n_items)
-    exposure = torch.stack(list(between.values())).cumsum(
-        0
-    )  # lists are nested: K places hold those of smaller K
+    exposure = torch.stack(list(between.values())).cumsum(0)  # lists are nested: K places hold those of smaller K
     return dict(zip(names, table, strict=True)), dict(zip(cutoffs, exposure, strict=True))
 
 
@@ -182,8 +178,7 @@ def _user_auc(queries: Queries, items: Tensor, relevant: Ragged, masked: Ragged,
     counts = count_above(queries, items, relevant, exclude=masked, rows=users)
     wanted = _select(relevant, users)
     above, equal = (
-        torch.zeros(users.numel(), dtype=torch.int64).index_add_(0, wanted.owner(), count.cpu())
-        for count in counts
+        torch.zeros(users.numel(), dtype=torch.int64).index_add_(0, wanted.owner(), count.cpu()) for count in counts
     )
     n_candidates = items.size(0) - masked.counts.cpu()[users]
     return auc(above, equal, wanted.counts, n_candidates)

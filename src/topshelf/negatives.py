@@ -46,9 +46,7 @@ class Draw:
 class Negatives:
     """Base of the sources."""
 
-    def draw(
-        self, positives: Ragged, batch_items: Tensor, item_counts: Tensor, generator: torch.Generator
-    ) -> Draw:
+    def draw(self, positives: Ragged, batch_items: Tensor, item_counts: Tensor, generator: torch.Generator) -> Draw:
         """Draw for Q queries, given all their positives, the batch's positive items (P,) and the training counts."""
         raise NotImplementedError
 
@@ -134,7 +132,9 @@ def sampled_scores(queries: Tensor, items: Tensor, ids: Tensor) -> Tensor:
         return (queries @ items.T).gather(1, ids)
     block = max(1, 2**22 // (n * items.size(1)))
     parts = [
-        torch.bmm(F.embedding(ids[start : start + block], items), queries[start : start + block].unsqueeze(2)).squeeze(2)
+        torch.bmm(F.embedding(ids[start : start + block], items), queries[start : start + block].unsqueeze(2)).squeeze(
+            2
+        )
         for start in range(0, ids.size(0), block)
     ]
     return torch.cat(parts) if parts else queries.new_zeros(0, n)

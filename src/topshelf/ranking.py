@@ -17,9 +17,7 @@ from topshelf.ragged import Ragged
 
 WORKSPACE = 64 << 20  # bytes of scores held at once; larger gained nothing in the matrix product
 MAX_TILE = 1 << 16  # items a tile: leaves 256 queries in the default workspace, enough to feed the product
-COUNTING_BLOCK = (
-    1 << 19
-)  # scores compared at once: 2 MiB stay in the cache while every target passes over them
+COUNTING_BLOCK = 1 << 19  # scores compared at once: 2 MiB stay in the cache while every target passes over them
 MIN_CHUNK = 32  # torch takes maxima over 32 scores seven times faster than over 16
 NO_ITEM = -1
 
@@ -256,10 +254,7 @@ def _check_exclude(exclude: Ragged | None, n_queries: int, n_items: int) -> None
         return
     if len(exclude) != n_queries:
         raise DataError(f"exclude must hold one list for each of the {n_queries} queries, got {len(exclude)}")
-    if (
-        exclude.indices.numel()
-        and not 0 <= int(exclude.indices.min()) <= int(exclude.indices.max()) < n_items
-    ):
+    if exclude.indices.numel() and not 0 <= int(exclude.indices.min()) <= int(exclude.indices.max()) < n_items:
         raise DataError(
             f"exclude must name items 0 to {n_items - 1}, "
             f"got {int(exclude.indices.min())} to {int(exclude.indices.max())}"

@@ -24,7 +24,9 @@ def batch(seed=0, dtype=torch.float64, n_queries=4, n_positives=7, n_negatives=5
     generator = torch.Generator().manual_seed(seed)
     positive = torch.rand(n_positives, generator=generator, dtype=torch.float64) * 2 - 1
     negative = torch.rand(n_queries, n_negatives, generator=generator, dtype=torch.float64) * 2 - 1
-    owner = torch.cat([torch.arange(n_queries), torch.randint(n_queries, (n_positives - n_queries,), generator=generator)])
+    owner = torch.cat(
+        [torch.arange(n_queries), torch.randint(n_queries, (n_positives - n_queries,), generator=generator)]
+    )
     return positive.to(dtype), negative.to(dtype), owner, torch.randperm(10, generator=generator)[:n_queries]
 
 
@@ -125,7 +127,9 @@ def test_state_dict_round_trip(name):
 @EVERY
 def test_an_empty_batch_costs_nothing(name):
     empty = torch.zeros(0, requires_grad=True)
-    value = make(name)(empty, torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), query=torch.zeros(0, dtype=torch.long))
+    value = make(name)(
+        empty, torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), query=torch.zeros(0, dtype=torch.long)
+    )
     value.backward()
     assert value == 0
 

@@ -31,17 +31,13 @@ def test_common_names_are_guessed(user, item, rating, time):
 
 
 def test_a_failed_guess_lists_the_columns_and_the_option():
-    with pytest.raises(
-        DataError, match=r"holds the users; the columns are 'who', 'item'.*--user-column.*user="
-    ):
+    with pytest.raises(DataError, match=r"holds the users; the columns are 'who', 'item'.*--user-column.*user="):
         resolve(["who", "item"], Columns(), "file")
 
 
 def test_named_columns_win_and_must_exist():
     assert resolve(["user", "who", "item"], Columns(user="who"), "file")["user"] == "who"
-    with pytest.raises(
-        DataError, match=r"no item column 'thing'; the columns are 'user', 'item'.*--item-column"
-    ):
+    with pytest.raises(DataError, match=r"no item column 'thing'; the columns are 'user', 'item'.*--item-column"):
         resolve(["user", "item"], Columns(item="thing"), "file")
 
 

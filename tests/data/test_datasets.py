@@ -25,9 +25,7 @@ def csv(tmp_path):
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """A named dataset whose file we can make."""
-    info = replace(
-        DATASETS["food"], name="small", users=2, items=3, address="http://127.0.0.1:1/x", sha256=None
-    )
+    info = replace(DATASETS["food"], name="small", users=2, items=3, address="http://127.0.0.1:1/x", sha256=None)
     monkeypatch.setitem(datasets.DATASETS, "small", info)
 
     def place(folder, items: int = 3):
@@ -49,9 +47,7 @@ def test_the_papers_files_have_the_known_counts(name, paper_data):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(
-        DataError, match=r"'movielens' is neither .*amazon2014-health, .*movielens-1m, synthetic"
-    ):
+    with pytest.raises(DataError, match=r"'movielens' is neither .*amazon2014-health, .*movielens-1m, synthetic"):
         load_split("movielens")
     with pytest.raises(DataError, match=r"no dataset named 'movielens'. Named datasets: amazon2014-health"):
         datasets.fetch("movielens")
@@ -127,8 +123,7 @@ def test_a_prepared_folder_keeps_all_three_parts(csv, tmp_path):
     write_split(split, tmp_path / "out", {})
     again = load_split(tmp_path / "out").split
     assert all(
-        getattr(again, name).to_frame().equals(getattr(split, name).to_frame())
-        for name in ("train", "valid", "test")
+        getattr(again, name).to_frame().equals(getattr(split, name).to_frame()) for name in ("train", "valid", "test")
     )
 
 

@@ -63,9 +63,7 @@ def test_gzip_and_parquet_give_the_same_interactions(write, tmp_path):
 def test_recbole_tokens_are_text(write):
     path = write("data.inter", lines("\t", "user_id:token,item_id:token,rating:float,timestamp:float"))
     data = read_interactions(path)
-    assert sorted(data.to_frame().rows()) == sorted(
-        (str(user), str(item), *rest) for user, item, *rest in ROWS
-    )
+    assert sorted(data.to_frame().rows()) == sorted((str(user), str(item), *rest) for user, item, *rest in ROWS)
     assert data.users.values.to_list() == ["10", "100", "9"]
 
 
@@ -97,9 +95,7 @@ def test_quoted_fields_may_hold_the_separator(write):
 
 
 def test_headerless_text_ids_are_known_by_their_numbers(write):
-    data = read_interactions(
-        write("ratings_Books.csv", "AH2L,0001501348,5.0,1391040000\nAZ0I,X,4.0,1391040001\n")
-    )
+    data = read_interactions(write("ratings_Books.csv", "AH2L,0001501348,5.0,1391040000\nAZ0I,X,4.0,1391040001\n"))
     assert data.to_frame().rows() == [("AH2L", "0001501348", 5.0, 1391040000), ("AZ0I", "X", 4.0, 1391040001)]
 
 

@@ -10,9 +10,7 @@ from topshelf.data.sampling import draw_distinct
 def test_draws_are_new_distinct_and_as_many_as_needed():
     generator = np.random.default_rng(0)
     taken = np.array([0, 1, 12])  # user 0 has items 0 and 1, user 1 has item 2 of 10
-    keys = draw_distinct(
-        np.array([8, 3]), taken, 10, lambda users: generator.integers(10, size=len(users)), 1000
-    )
+    keys = draw_distinct(np.array([8, 3]), taken, 10, lambda users: generator.integers(10, size=len(users)), 1000)
     assert keys[:8].tolist() == list(range(2, 10))
     assert len(set(keys[8:].tolist()) - {12}) == 3
     assert keys.min() >= 2
@@ -21,6 +19,4 @@ def test_draws_are_new_distinct_and_as_many_as_needed():
 
 def test_rounds_bound_the_work():
     empty = np.empty(0, dtype=np.int64)
-    assert draw_distinct(np.array([2]), empty, 10, lambda users: np.zeros_like(users), rounds=3).tolist() == [
-        0
-    ]
+    assert draw_distinct(np.array([2]), empty, 10, lambda users: np.zeros_like(users), rounds=3).tolist() == [0]

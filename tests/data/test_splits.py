@@ -17,9 +17,7 @@ from topshelf.errors import ConfigError, DataError
 
 def timed(rows, cols, times, n_users=3, n_items=6) -> Interactions:
     arrays = (np.array(values) for values in (rows, cols))
-    return Interactions.from_indices(
-        *arrays, IdMap.range(n_users), IdMap.range(n_items), timestamp=np.array(times)
-    )
+    return Interactions.from_indices(*arrays, IdMap.range(n_users), IdMap.range(n_items), timestamp=np.array(times))
 
 
 def assert_parts(whole: Interactions, *parts: Interactions, dropped: int = 0) -> None:

@@ -23,9 +23,9 @@ def test_a_description_counts_and_fits_json():
 def test_a_split_is_described_by_its_parts():
     split = make_split(generate(60, 40, timestamps=True))
     facts = describe_split(split)
-    assert facts["train"] + facts["valid"] + facts["test"] + facts["dropped_test"] + facts[
-        "dropped_valid"
-    ] == len(generate(60, 40, timestamps=True))
+    assert facts["train"] + facts["valid"] + facts["test"] + facts["dropped_test"] + facts["dropped_valid"] == len(
+        generate(60, 40, timestamps=True)
+    )
 
 
 def test_the_catalogue_says_what_is_at_hand_or_damaged(cache):

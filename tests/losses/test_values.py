@@ -35,9 +35,7 @@ def rivals(p, i):
     """(score, log_q) of the negatives that count for positive i."""
     q = int(p["owner"][i])
     return [
-        (float(p["negative"][q, j]), float(p["log_q"][j]))
-        for j in range(p["negative"].size(1))
-        if not p["mask"][q, j]
+        (float(p["negative"][q, j]), float(p["log_q"][j])) for j in range(p["negative"].size(1)) if not p["mask"][q, j]
     ]
 
 
@@ -95,9 +93,7 @@ def test_slatk_with_every_choice_of_activations_follows_its_formula():
 def test_slatk_with_hits_kept_is_equation_3_4_4_summed_over_a_query():
     positive, owner = tensor([2.0, 1.0, -1.0]), tensor([0, 0, 0])
     negative, threshold = tensor([[0.0, 0.5]]), tensor([0.9])
-    found = slatk_loss(
-        positive, negative, owner, threshold=threshold, tau=1.0, tau_weight=0.3, keep_hits=True
-    ).sum()
+    found = slatk_loss(positive, negative, owner, threshold=threshold, tau=1.0, tau_weight=0.3, keep_hits=True).sum()
     plain = slatk_loss(positive, negative, owner, threshold=threshold, tau=1.0, tau_weight=0.3).sum()
     hits = 2  # 2.0 and 1.0 are at least 0.9
     assert_close(found, plain / hits - math.log(hits))
@@ -142,7 +138,13 @@ def test_gradient_of_slatk_is_the_papers():
     s = p["positive"].requires_grad_()
     for detach in (False, True):
         loss = slatk_loss(
-            s, p["negative"], p["owner"], threshold=p["threshold"], tau=0.5, tau_weight=0.8, detach_weight=detach
+            s,
+            p["negative"],
+            p["owner"],
+            threshold=p["threshold"],
+            tau=0.5,
+            tau_weight=0.8,
+            detach_weight=detach,
         )
         (found,) = torch.autograd.grad(loss.sum(), s)
         softmax = softmax_loss(s, p["negative"], p["owner"], tau=0.5)
@@ -154,9 +156,7 @@ def test_gradient_of_slatk_is_the_papers():
 
 def test_update_threshold_takes_the_kth_best_of_positives_and_negatives():
     loss = SLatK(5, k=2)
-    loss.update_threshold(
-        tensor([3, 1]), tensor([0.9, 0.1, 0.5]), tensor([[0.4, 0.3], [0.2, 0.8]]), tensor([0, 1, 0])
-    )
+    loss.update_threshold(tensor([3, 1]), tensor([0.9, 0.1, 0.5]), tensor([[0.4, 0.3], [0.2, 0.8]]), tensor([0, 1, 0]))
     # query 3: {0.9, 0.5, 0.4, 0.3} -> 0.5; query 1: {0.1, 0.2, 0.8} -> 0.2
     assert_close(loss.threshold, tensor([0.0, 0.2, 0.0, 0.5, 0.0]))
 

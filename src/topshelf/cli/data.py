@@ -45,9 +45,7 @@ def list_(as_json: AsJson = False) -> None:
         shown = ("" if count is None else f"{count:,}" for count in counts)
         table.add_row(entry["name"], *shown, _short(entry["at_hand"]))
     _console().print(table)
-    typer.echo(
-        "Fetch one: topshelf data get NAME. Recipes, licences and addresses: topshelf data list --json"
-    )
+    typer.echo("Fetch one: topshelf data get NAME. Recipes, licences and addresses: topshelf data list --json")
 
 
 @app.command()
@@ -58,9 +56,7 @@ def get(name: Annotated[str, typer.Argument(help="Name of a dataset; see `topshe
     """
     path = fetch(name)
     known = DATASETS[name].sha256 is not None
-    typer.echo(
-        f"{name}: {path} ({'checksum verified' if known else 'no checksum is known, so it is unverified'})"
-    )
+    typer.echo(f"{name}: {path} ({'checksum verified' if known else 'no checksum is known, so it is unverified'})")
 
 
 @app.command()
@@ -78,9 +74,7 @@ def show(
 
     Example: topshelf data show clicks.csv --user-column visitor
     """
-    facts = describe(
-        load(source, user=user_column, item=item_column, weight=rating_column, timestamp=time_column)
-    )
+    facts = describe(load(source, user=user_column, item=item_column, weight=rating_column, timestamp=time_column))
     if as_json:
         _print_json(facts)
     else:
@@ -152,14 +146,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
     for part, count in facts.get("parts", {}).items():
         table.add_row(part, f"{count:,}")
     for key in ("per_user", "per_item"):
-        spread = "  ".join(
-            f"{PERCENTILE_NAMES.get(name, name)} {count:,}" for name, count in facts[key].items()
-        )
+        spread = "  ".join(f"{PERCENTILE_NAMES.get(name, name)} {count:,}" for name, count in facts[key].items())
         table.add_row(key.replace("_", " "), spread)
     table.add_row("ratings", "none" if facts["ratings"] is None else "{} to {}".format(*facts["ratings"]))
-    table.add_row(
-        "times", "none" if facts["timestamps"] is None else " to ".join(map(_moment, facts["timestamps"]))
-    )
+    table.add_row("times", "none" if facts["timestamps"] is None else " to ".join(map(_moment, facts["timestamps"])))
     _console().print(table)
     rows = Table(*facts["first_rows"][0], title="first rows")
     for row in facts["first_rows"]:

@@ -87,9 +87,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(repr(name) for name in names[:20]) + (", ..." if len(names) > 20 else "")
 
 
-def canonical(
-    frame: pl.LazyFrame, wanted: Columns, source: str, labels: dict[str, str] | None = None
-) -> pl.DataFrame:
+def canonical(frame: pl.LazyFrame, wanted: Columns, source: str, labels: dict[str, str] | None = None) -> pl.DataFrame:
     """The table with columns ``user``, ``item`` and, where present, ``weight`` and ``timestamp``, checked.
 
     Only these columns are read from the file behind ``frame``. ``labels`` are the names for the messages,
@@ -102,9 +100,7 @@ def canonical(
     chosen = []
     for role, name in found.items():
         rule = rules.get(role, _identifier)
-        chosen.append(
-            rule(pl.col(name), schema[name], f"{source}: {role} column {labels[role]!r}").alias(role)
-        )
+        chosen.append(rule(pl.col(name), schema[name], f"{source}: {role} column {labels[role]!r}").alias(role))
     table = attempt(frame.select(chosen).collect, source)
     return checked(table, source, labels)
 
@@ -122,9 +118,7 @@ def _identifier(column: pl.Expr, dtype: pl.DataType, where: str) -> pl.Expr:
 def _weight(column: pl.Expr, dtype: pl.DataType, where: str) -> pl.Expr:
     if dtype.is_numeric() or dtype in (pl.Boolean, pl.Null):
         return column.cast(pl.Float64).fill_nan(None)
-    raise DataError(
-        f"{where} must hold numbers, got {dtype}. Pass {OPTIONS['weight']} {IGNORE} to do without ratings."
-    )
+    raise DataError(f"{where} must hold numbers, got {dtype}. Pass {OPTIONS['weight']} {IGNORE} to do without ratings.")
 
 
 def _timestamp(column: pl.Expr, dtype: pl.DataType, where: str) -> pl.Expr:
@@ -137,8 +131,7 @@ def _timestamp(column: pl.Expr, dtype: pl.DataType, where: str) -> pl.Expr:
     if dtype == pl.Date or dtype.base_type() == pl.Datetime:
         return column.dt.epoch("s")
     raise DataError(
-        f"{where} must hold numbers, dates or times, got {dtype}. "
-        f"Pass {OPTIONS['timestamp']} {IGNORE} to do without."
+        f"{where} must hold numbers, dates or times, got {dtype}. Pass {OPTIONS['timestamp']} {IGNORE} to do without."
     )
 
 
@@ -152,23 +145,17 @@ def attempt(action: Callable[[], Result], source: str) -> Result:
         reason = str(error).splitlines()[0]
         if "utf-8" in reason.lower() or "utf8" in reason.lower():
             raise not_utf8(source) from None
-        raise DataError(
-            f"{source} cannot be read as a table: {reason}. Check its separator and its lines."
-        ) from error
+        raise DataError(f"{source} cannot be read as a table: {reason}. Check its separator and its lines.") from error
 
 
 def not_utf8(source: str) -> DataError:
-    return DataError(
-        f"{source} is not UTF-8 text. Convert it first: iconv -f latin1 -t utf-8 {source} > converted.csv"
-    )
+    return DataError(f"{source} is not UTF-8 text. Convert it first: iconv -f latin1 -t utf-8 {source} > converted.csv")
 
 
 def checked(table: pl.DataFrame, source: str, names: dict[str, str]) -> pl.DataFrame:
     """Refuse an empty table and missing values; make whole-numbered float ids integers."""
     if table.is_empty():
-        raise DataError(
-            f"{source} is empty: it has columns but no rows. It must hold at least one interaction."
-        )
+        raise DataError(f"{source} is empty: it has columns but no rows. It must hold at least one interaction.")
     for role, name in names.items():
         missing = table[role].is_null()
         if missing.any():
@@ -218,9 +205,7 @@ def plain_frame(frame: Any, wanted: Columns, source: str) -> pl.LazyFrame:
 def _from_pandas(column: Any, name: str) -> pl.Series:
     if getattr(column.dtype, "kind", "O") in "iufbM":
         return pl.Series(name, column.to_numpy())
-    return _as_text(
-        [None if missing else value for value, missing in zip(column, column.isna(), strict=True)], name
-    )
+    return _as_text([None if missing else value for value, missing in zip(column, column.isna(), strict=True)], name)
 
 
 def _as_text(values: list[Any], name: str) -> pl.Series:

@@ -153,9 +153,7 @@ def load(
         _refuse_settings(name, {**columns, "min_rating": min_rating, "core": core or None})
         return _load_named(name) if name in DATASETS else Source(path.stem, read_given(path))
     if not path.exists():
-        raise DataError(
-            f"{name!r} is neither a file nor a named dataset. Named datasets: {', '.join(DATASETS)}."
-        )
+        raise DataError(f"{name!r} is neither a file nor a named dataset. Named datasets: {', '.join(DATASETS)}.")
     table = prepare(read(path, **columns), min_rating=min_rating, core=core)
     return Source(path.name, from_table(table))
 
@@ -189,9 +187,7 @@ def load_split(
     """
     one_of("split", split, KINDS)
     at_least("noise", noise, 0.0)
-    loaded = load(
-        source, user=user, item=item, weight=weight, timestamp=timestamp, min_rating=min_rating, core=core
-    )
+    loaded = load(source, user=user, item=item, weight=weight, timestamp=timestamp, min_rating=min_rating, core=core)
     shares = {"test_fraction": test_fraction, "valid_fraction": valid_fraction}
     if isinstance(loaded.content, GivenSplit):
         parts = _complete(loaded.content, split, valid_fraction, seed)

@@ -63,9 +63,7 @@ def download(url: str, target: Path, sha256: str | None = None) -> Path:
         ) from error
     if sha256 is not None and (got := _digest(part)) != sha256:
         part.unlink()
-        raise DataError(
-            f"{url} must have sha256 {sha256}, got {got}. The file was not kept; try again later."
-        )
+        raise DataError(f"{url} must have sha256 {sha256}, got {got}. The file was not kept; try again later.")
     return part.replace(target)
 
 
@@ -110,9 +108,7 @@ def fetch_wheel(requirement: str, file_name: str, sha256: str, folder: Path) -> 
         options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--quiet"]
         command = [sys.executable, "-m", "pip", "download", *options, requirement, "-d", place]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=PIP_TIMEOUT_SECONDS, check=False
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise DataError(f"cannot fetch {requirement} from the package registry: {error}.") from error
         if done.returncode != 0:

@@ -63,9 +63,7 @@ def member_bytes(archive: zipfile.ZipFile, name: str) -> bytes | None:
     except KeyError:
         return None
     if info.file_size > MEMBER_LIMIT:
-        raise DataError(
-            f"{archive.filename}: {name} must be <= {MEMBER_LIMIT} bytes unpacked, got {info.file_size}."
-        )
+        raise DataError(f"{archive.filename}: {name} must be <= {MEMBER_LIMIT} bytes unpacked, got {info.file_size}.")
     try:
         return archive.read(info)
     except (RuntimeError, EOFError, zlib.error) as error:  # encrypted, cut off, or an unknown compression
@@ -78,9 +76,7 @@ def _file_bytes(path: Path) -> bytes | None:
 
 def _read_paper(open_file: Open, source: str) -> GivenSplit:
     train, test = (_pairs(open_file, name, source) for name in ("train.tsv", "test.tsv"))
-    users, items = (
-        _listed_ids(open_file, role, [train[role], test[role]], source) for role in ("user", "item")
-    )
+    users, items = (_listed_ids(open_file, role, [train[role], test[role]], source) for role in ("user", "item"))
     return GivenSplit(
         _indexed(train, users, items, f"{source} train.tsv"),
         _indexed(test, users, items, f"{source} test.tsv"),
@@ -98,9 +94,7 @@ def _pairs(open_file: Open, name: str, source: str) -> pl.DataFrame:
 
 
 def tab_separated(raw: bytes, where: str) -> pl.DataFrame:
-    return attempt(
-        lambda: pl.read_csv(io.BytesIO(raw), separator="\t", quote_char=None, infer_schema=False), where
-    )
+    return attempt(lambda: pl.read_csv(io.BytesIO(raw), separator="\t", quote_char=None, infer_schema=False), where)
 
 
 def _listed_ids(open_file: Open, role: str, seen: list[pl.Series], source: str) -> tuple[IdMap, bool]:
@@ -123,9 +117,7 @@ def _listed_ids(open_file: Open, role: str, seen: list[pl.Series], source: str) 
     return IdMap(numbers if numbers.is_sorted() else table["id"]), True
 
 
-def _indexed(
-    pairs: pl.DataFrame, users: tuple[IdMap, bool], items: tuple[IdMap, bool], where: str
-) -> Interactions:
+def _indexed(pairs: pl.DataFrame, users: tuple[IdMap, bool], items: tuple[IdMap, bool], where: str) -> Interactions:
     try:
         rows, cols = (_positions(pairs[role], *known) for role, known in (("user", users), ("item", items)))
         extra = {name: pairs[name].to_numpy() for name in ("weight", "timestamp") if name in pairs.columns}
@@ -144,17 +136,13 @@ def _positions(column: pl.Series, ids: IdMap, is_dense: bool) -> np.ndarray:
 
 def _read_prepared(folder: Path) -> GivenSplit:
     tables = {
-        name: canonical(
-            pl.scan_parquet(folder / f"{name}.parquet"), Columns(), str(folder / f"{name}.parquet")
-        )
+        name: canonical(pl.scan_parquet(folder / f"{name}.parquet"), Columns(), str(folder / f"{name}.parquet"))
         for name in ("train", "valid", "test")
         if (folder / f"{name}.parquet").is_file() and not _is_empty(folder / f"{name}.parquet")
     }
     for name in ("train", "test"):
         if name not in tables:
-            raise DataError(
-                f"{folder} has no interactions in {name}.parquet. Make it again: topshelf data prepare"
-            )
+            raise DataError(f"{folder} has no interactions in {name}.parquet. Make it again: topshelf data prepare")
     maps = [_prepared_ids(folder, role, tables) for role in ("user", "item")]
     parts = {name: Interactions.from_canonical(table, *maps) for name, table in tables.items()}
     return GivenSplit(parts["train"], parts["test"], parts.get("valid"))
@@ -175,9 +163,7 @@ def _prepared_ids(folder: Path, role: str, tables: dict[str, pl.DataFrame]) -> I
 def write_split(split: Split, folder: Path, summary: dict[str, Any]) -> None:
     """Write the parts, the ids and a summary; the folder appears whole or not at all."""
     folder = folder.absolute()
-    if folder.exists() and not (
-        folder.is_dir() and (not any(folder.iterdir()) or (folder / SUMMARY).is_file())
-    ):
+    if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or (folder / SUMMARY).is_file())):
         raise DataError(f"{folder} exists and was not made by `topshelf data prepare`. Choose another --out.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

@@ -23,9 +23,7 @@ class IdMap:
         dtype = pl.Int64 if values.dtype.is_integer() else pl.String
         self.values = values.cast(dtype).alias("id")
         if self.values.null_count() or self.values.n_unique() != len(self.values):
-            raise DataError(
-                f"ids must be unique and present, got {len(values)} of which {values.n_unique()} differ."
-            )
+            raise DataError(f"ids must be unique and present, got {len(values)} of which {values.n_unique()} differ.")
 
     @classmethod
     def range(cls, n: int) -> IdMap:
@@ -51,9 +49,7 @@ class IdMap:
         """Dense indices of external ids; an unknown id is an error."""
         wanted = self._series(ids)
         numbered = pl.DataFrame({"id": self.values}).with_row_index("index")
-        found = pl.DataFrame({"id": wanted}).join(numbered, on="id", how="left", maintain_order="left")[
-            "index"
-        ]
+        found = pl.DataFrame({"id": wanted}).join(numbered, on="id", how="left", maintain_order="left")["index"]
         if found.null_count():
             unknown = [value for value, is_unknown in zip(ids, found.is_null(), strict=True) if is_unknown]
             first = ", ".join(repr(value) for value in unknown[:5])

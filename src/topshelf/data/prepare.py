@@ -10,9 +10,7 @@ from topshelf.data.interactions import IdMap
 from topshelf.errors import ConfigError, DataError, at_least
 
 
-def prepare(
-    frame: pl.DataFrame | pl.LazyFrame, *, min_rating: float | None = None, core: int = 0
-) -> pl.DataFrame:
+def prepare(frame: pl.DataFrame | pl.LazyFrame, *, min_rating: float | None = None, core: int = 0) -> pl.DataFrame:
     """Keep the first row of each (user, item), then ratings >= ``min_rating``, then the ``core``-core.
 
     The k-core remains when users and items with fewer than k interactions are removed until none is left.
@@ -34,9 +32,7 @@ def _above(table: pl.DataFrame, min_rating: float) -> pl.DataFrame:
         )
     kept = table.filter(pl.col("weight") >= min_rating)
     if kept.is_empty():
-        raise DataError(
-            f"no rating reaches min_rating {min_rating!r}; the highest is {table['weight'].max()!r}."
-        )
+        raise DataError(f"no rating reaches min_rating {min_rating!r}; the highest is {table['weight'].max()!r}.")
     return kept
 
 
@@ -55,9 +51,7 @@ def core_mask(users: np.ndarray, items: np.ndarray, core: int) -> np.ndarray:
     """Which of the pairs (user, item) are in the k-core, (n,)."""
     alive = np.arange(len(users))
     while True:
-        enough = (np.bincount(users[alive]) >= core)[users[alive]] & (np.bincount(items[alive]) >= core)[
-            items[alive]
-        ]
+        enough = (np.bincount(users[alive]) >= core)[users[alive]] & (np.bincount(items[alive]) >= core)[items[alive]]
         if enough.all():
             break
         alive = alive[enough]

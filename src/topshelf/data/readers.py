@@ -74,13 +74,9 @@ def read(
     path = Path(path)
     source, wanted = str(path), Columns(user, item, weight, timestamp)
     if not path.is_file():
-        raise DataError(
-            f"{source} is not a file. Check the path, or see the named datasets: topshelf data list"
-        )
+        raise DataError(f"{source} is not a file. Check the path, or see the named datasets: topshelf data list")
     if path.suffix.lower() == ".zip":
-        raise DataError(
-            f"{source} is a zip. Unpack it first; only a finished split is read from a zip (load_split)."
-        )
+        raise DataError(f"{source} is a zip. Unpack it first; only a finished split is read from a zip (load_split).")
     if path.suffix.lower() in PARQUET:
         return canonical(pl.scan_parquet(path), wanted, source)
     layout = sniff(_head(path), separator, source)
@@ -95,9 +91,7 @@ def _head(path: Path) -> list[str]:
     except (OSError, EOFError) as error:
         raise DataError(f"{path} cannot be opened: {error}.") from error
     if b"\0" in raw:
-        raise DataError(
-            f"{path} is not a text file. Known formats: csv, tsv, txt (also .gz), inter, parquet."
-        )
+        raise DataError(f"{path} is not a text file. Known formats: csv, tsv, txt (also .gz), inter, parquet.")
     try:  # incremental: the last character may be cut in two
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(raw, final=False)
     except UnicodeDecodeError:

@@ -72,9 +72,7 @@ def last_split(interactions: Interactions, *, last_n: int = 1) -> tuple[Interact
     return _parts(interactions, ~_latest(interactions, last_n))
 
 
-def time_split(
-    interactions: Interactions, *, test_fraction: float = 0.2
-) -> tuple[Interactions, Interactions]:
+def time_split(interactions: Interactions, *, test_fraction: float = 0.2) -> tuple[Interactions, Interactions]:
     """Everything strictly before one moment is train, the rest test, so train knows nothing of the future.
 
     About ``1 - test_fraction`` of the interactions lie before that moment. Test interactions of users or
@@ -164,8 +162,7 @@ def _before_cut(interactions: Interactions, fraction: float) -> np.ndarray:
         later = moments[moments > cut]
         if not len(later):
             raise DataError(
-                f"a split by time needs at least two different timestamps, got only {cut}. "
-                "Use split 'ratio' instead."
+                f"a split by time needs at least two different timestamps, got only {cut}. Use split 'ratio' instead."
             )
         cut = later[0]
     mask: np.ndarray = times < cut

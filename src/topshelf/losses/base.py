@@ -26,6 +26,7 @@ class Loss(nn.Module):
     """
 
     accepts_partition: bool = False
+    tau: float
     preferred_score: ClassVar[Literal["cosine", "dot"]] = "cosine"
 
     def __init__(self, reduction: Reduction = "mean") -> None:

@@ -7,7 +7,15 @@ from torch import Tensor
 
 from topshelf.errors import ConfigError
 from topshelf.errors import positive as positive_number
-from topshelf.losses.base import Loss, Reduction, owners, reduce, sampled_log_partition, widened, without_rivals_zero
+from topshelf.losses.base import (
+    Loss,
+    Reduction,
+    owners,
+    reduce,
+    sampled_log_partition,
+    widened,
+    without_rivals_zero,
+)
 
 
 def softmax_loss(
@@ -40,7 +48,11 @@ def softmax_loss(
 
 
 def partition_of(
-    negative: Tensor | None, log_partition: Tensor | None, tau: float, mask: Tensor | None, log_q: Tensor | None
+    negative: Tensor | None,
+    log_partition: Tensor | None,
+    tau: float,
+    mask: Tensor | None,
+    log_q: Tensor | None,
 ) -> Tensor:
     """The log partition as given, or from the negatives, (Q,)."""
     if (negative is None) == (log_partition is None):

@@ -58,9 +58,7 @@ def slatk_loss(
         softmax loss's gradient alone but not this one's: see ``effective_n`` in the documentation.
     """
     if distance == "exponential":
-        losses = softmax_loss(
-            positive, negative, owner, tau=tau, mask=mask, log_q=log_q, log_partition=log_partition
-        )
+        losses = softmax_loss(positive, negative, owner, tau=tau, mask=mask, log_q=log_q, log_partition=log_partition)
     else:
         losses = _sigmoid_distance(positive, negative, owner, tau, mask, log_q)
     given_owner, owner = owner, owners(positive, threshold.numel(), owner)

@@ -32,9 +32,11 @@ class MF(Model):
         super().__init__(n_queries, n_items)
         self.dim = at_least("dim", dim, 1)
         self.score = one_of("score", score, ("cosine", "dot"))
-        fill = {"xavier": nn.init.xavier_uniform_, "normal": nn.init.normal_}[one_of("init", init, ("xavier", "normal"))]
-        self.query_vectors = nn.Parameter(fill(torch.empty(n_queries, dim)))
-        self.item_vectors = nn.Parameter(fill(torch.empty(n_items, dim)))
+        one_of("init", init, ("xavier", "normal"))
+        self.query_vectors = nn.Parameter(torch.empty(n_queries, dim))
+        self.item_vectors = nn.Parameter(torch.empty(n_items, dim))
+        for table in self.parameters():
+            nn.init.normal_(table) if init == "normal" else nn.init.xavier_uniform_(table)
 
     def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         queries = self.query_vectors if rows is None else F.embedding(rows, self.query_vectors)

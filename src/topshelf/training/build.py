@@ -24,15 +24,13 @@ def resolve(config: RunConfig) -> RunConfig:
     model_class = MODELS[one_of("model.name", config.model.name, MODELS)]
     loss, model = config.loss, config.model
     if "k" in _parameters(loss_class) and "k" not in loss.settings:
-        loss = Component(name=loss.name, k=config.k, **loss.settings)
+        loss = _with(loss, k=config.k)
     if "score" in _parameters(model_class) and "score" not in model.settings:
-        model = Component(name=model.name, score=loss_class.preferred_score, **model.settings)
-    complete_loss = complete("loss", LOSSES, loss, _GIVEN_TO_LOSS)
-    complete_model = complete("model", MODELS, model, _GIVEN_TO_MODEL)
+        model = _with(model, score=loss_class.preferred_score)
     return config.model_copy(
         update={
-            "loss": Component(name=loss.name, **complete_loss),
-            "model": Component(name=model.name, **complete_model),
+            "loss": _with(loss, **complete("loss", LOSSES, loss, _GIVEN_TO_LOSS)),
+            "model": _with(model, **complete("model", MODELS, model, _GIVEN_TO_MODEL)),
         }
     )
 
@@ -68,6 +66,10 @@ def build_objective(config: RunConfig, model: Model, positives: Ragged) -> Objec
         effective_n=config.negatives.effective_n,
         workspace=Workspace(config.train.workspace_mib * 2**20),
     )
+
+
+def _with(component: Component, **settings: Any) -> Component:
+    return Component.model_validate({"name": component.name, **component.settings, **settings})
 
 
 def _parameters(cls: type[Any]) -> set[str]:

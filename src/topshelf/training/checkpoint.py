@@ -69,7 +69,9 @@ def write_atomically(path: str | Path, write: Any) -> None:
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         kept = "the file that was there before is kept" if path.exists() else "nothing was written"
-        raise CheckpointError(f"cannot write {path}: {error}; {kept}. Free some space or choose another --out") from error
+        raise CheckpointError(
+            f"cannot write {path}: {error}; {kept}. Free some space or choose another --out"
+        ) from error
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()

@@ -69,9 +69,7 @@ class Objective:
         else:
             assert draw.items is not None
             negative = sampled_scores(queries, items, draw.items)
-            value = self.loss(
-                positive, negative, batch.owner, query=batch.query, log_q=self._log_q(draw, negative)
-            )
+            value = self.loss(positive, negative, batch.owner, query=batch.query, log_q=self._log_q(draw, negative))
         return value, Scored(queries.detach(), items.detach(), positive.detach())
 
     def _shared(self, batch: Batch, draw: Draw, queries: Tensor, items: Tensor, positive: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from topshelf.training.watchers import RunWatcher, stop_on_signals
 _INITIAL_VALUES = 3  # a branch of the seed's random streams, beside the trainer's
 
 
-class StoppedEarly(TrainingError):
+class StoppedEarly(TrainingError):  # noqa: N818  nothing went wrong
     """Somebody stopped the run; its state is saved."""
 
 
@@ -90,7 +90,10 @@ class Phases:
         return Outcome(model, trainer.progress.best_epoch, trainer.progress.seconds)
 
     def _refit(self, extra: dict[str, Any], checkpoint: dict[str, Any] | None) -> Outcome:
-        model, settings = self._new_model(), self.config.train.model_copy(update={"epochs": extra["best_epoch"]})
+        model, settings = (
+            self._new_model(),
+            self.config.train.model_copy(update={"epochs": extra["best_epoch"]}),
+        )
         config = self.config.model_copy(update={"train": settings})
         trainer = self._trainer(config, model, self.lists.histories(config), None)
         self._drive(trainer, "refit", extra, checkpoint)
@@ -101,9 +104,7 @@ class Phases:
         log = self.folder.log.read_text(encoding="utf-8") if self.folder is not None else ""
         return {"best_epoch": chosen.best_epoch, "seconds": chosen.seconds, "log": log}
 
-    def _drive(
-        self, trainer: Trainer, phase: str, extra: dict[str, Any], checkpoint: dict[str, Any] | None
-    ) -> None:
+    def _drive(self, trainer: Trainer, phase: str, extra: dict[str, Any], checkpoint: dict[str, Any] | None) -> None:
         if checkpoint is not None:
             trainer.load_state_dict(checkpoint["trainer"])
         metric = f"ndcg@{self.config.k}"
@@ -138,7 +139,12 @@ class Phases:
     ) -> Trainer:
         objective = build_objective(config, model, positives)
         return Trainer(
-            objective, positives, config.train, threshold=config.threshold, seed=config.seed, validate=validate
+            objective,
+            positives,
+            config.train,
+            threshold=config.threshold,
+            seed=config.seed,
+            validate=validate,
         )
 
     def _new_model(self) -> Model:

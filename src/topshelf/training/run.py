@@ -59,19 +59,19 @@ class Fitted:
 
     def summary(self) -> dict[str, Any]:
         """What metrics.json holds."""
-        test, valid = self.evaluate(part="test"), self.evaluate(part="valid")
+        test, valid = self.evaluate(part="test").to_json(), self.evaluate(part="valid").to_json()
         return {
-            "protocol": test.protocol,
+            "protocol": test["protocol"],
             "k": self.config.k,
             "model": self.config.model.name,
             "loss": None if self.model.is_closed_form else self.config.loss.name,
             "data": self.dataset.name,
             "seed": self.config.seed,
             "refit": self.config.train.refit,
-            "test": {**test.mean(), **test.extras},
-            "test_intervals": {name: list(ends) for name, ends in test.intervals().items()},
-            "test_users": {"evaluated": test.users.numel(), "skipped": test.n_skipped},
-            "valid": valid.mean(),
+            "test": {**test["mean"], **test["extras"]},
+            "test_intervals": test["interval"],
+            "test_users": {"evaluated": test["n_evaluated"], "skipped": test["n_skipped"]},
+            "valid": valid["mean"],
             "best_epoch": self.best_epoch,
             "seconds": round(self.seconds, 3),
         }
@@ -120,12 +120,22 @@ def load(out: str | Path) -> Fitted:
     return Fitted(config, dataset, **vars(outcome))
 
 
+def save(fitted: Fitted, out: str | Path) -> None:
+    """Write a fitted model as a run folder."""
+    folder = RunFolder.create(out, fitted.config, fitted.dataset)
+    _keep(folder, fitted)
+
+
 def _finish(
     config: RunConfig, dataset: Dataset, folder: RunFolder | None, state: dict[str, Any] | None, quiet: bool
 ) -> Fitted:
     outcome = Phases(config, dataset.split, folder, quiet=quiet).run(state)
     fitted = Fitted(config, dataset, **vars(outcome))
     if folder is not None:
-        folder.save_model(outcome.state_dict())
-        checkpoint.write_text(folder.metrics, json.dumps(fitted.summary(), indent=2) + "\n")
+        _keep(folder, fitted)
     return fitted
+
+
+def _keep(folder: RunFolder, fitted: Fitted) -> None:
+    folder.save_model(Outcome(fitted.model, fitted.best_epoch, fitted.seconds).state_dict())
+    checkpoint.write_text(folder.metrics, json.dumps(fitted.summary(), indent=2) + "\n")

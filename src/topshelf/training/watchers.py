@@ -13,7 +13,15 @@ from types import FrameType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from topshelf.training import checkpoint
 from topshelf.training.folder import RunFolder
@@ -40,7 +48,7 @@ class RunWatcher:
         self._stop = stop
         self._saved = time.monotonic()
         self._bar = _bar(quiet)
-        self._task = None
+        self._task: TaskID | None = None
 
     def __enter__(self) -> RunWatcher:
         self._bar.start()

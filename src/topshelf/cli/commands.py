@@ -1,0 +1,134 @@
+"""train, evaluate, recommend and demo: each a few lines over one library call."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from topshelf import demo as demonstration
+from topshelf import training
+from topshelf.cli import show
+from topshelf.config import assemble, overrides
+from topshelf.errors import ConfigError
+from topshelf.evaluation import compare
+from topshelf.recommender import Recommender
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def train(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file with the run's settings.")] = None,
+    data: Annotated[str | None, typer.Option(help="A file, a folder, or the name of a dataset.")] = None,
+    model: Annotated[str | None, typer.Option(help="mf (the default), ease, popularity.")] = None,
+    loss: Annotated[str | None, typer.Option(help="slatk (the default), softmax, bpr.")] = None,
+    k: Annotated[int | None, typer.Option(help="Length of the list that people see; 20.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of splits, initial values and draws; 0.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting: section.key=value.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Train a recommender, evaluate it, and keep the run in a folder.
+
+    A named dataset comes with tuned settings; a file of your own gets good general ones.
+
+    Examples:
+
+      topshelf train --data clicks.csv --out runs/clicks
+
+      topshelf train --data amazon2014-health --loss slatk --k 20 --seed 1 --out runs/health
+
+      topshelf train --data clicks.parquet --set train.epochs=50 --set loss.tau=0.1 --out runs/short
+
+      topshelf train my-run.toml --out runs/mine
+
+      topshelf train --resume runs/mine
+    """
+    if resume is not None:
+        if any(value is not None for value in (config, data, model, loss, k, seed, set_, out)):
+            raise ConfigError("--resume goes on with a run as it was configured; leave the other options out")
+        fitted, out = training.resume(resume, quiet=quiet), resume
+    else:
+        if config is None and data is None:
+            raise ConfigError("give --data PATH|NAME or a TOML file; see topshelf train --help")
+        chosen = assemble(file=config, data=data, model=model, loss=loss, k=k, seed=seed, more=overrides(set_ or []))
+        if out is None:
+            raise ConfigError("give --out FOLDER: where the run is kept")
+        fitted = training.fit(chosen, out=out, quiet=quiet)
+    show.run(fitted, out)
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    protocol: Annotated[str | None, typer.Option(help="standard or paper; default: the run's.")] = None,
+    cutoffs: Annotated[str | None, typer.Option(help="Lengths of lists, such as 5,10,20.")] = None,
+    against: Annotated[Path | None, typer.Option(help="Another run on the same data: a paired test.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a run on its test part, over the whole catalogue.
+
+    Examples:
+
+      topshelf evaluate runs/health --protocol paper --cutoffs 5,10,20
+
+      topshelf evaluate runs/slatk --against runs/softmax
+    """
+    lengths = _cutoffs(cutoffs)
+    fitted = training.load(run)
+    found = fitted.evaluate(protocol, lengths)
+    result: dict[str, Any] = {"run": str(run), "data": fitted.dataset.name, **found.to_json()}
+    paired = None
+    if against is not None:
+        metric = f"ndcg@{fitted.config.k if fitted.config.k in found.cutoffs else found.cutoffs[-1]}"
+        paired = compare(found, training.load(against).evaluate(protocol, lengths), metric)
+        result["against"] = {"run": str(against), "metric": metric, **vars(paired)}
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        show.evaluation(found, f"{run} on {fitted.dataset.name}")
+        if paired is not None:
+            show.paired(paired, result["against"]["metric"], str(run), str(against))
+
+
+def recommend(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    user: Annotated[list[str] | None, typer.Option(help="A user's id; may be given again. Default: all.")] = None,
+    k: Annotated[int | None, typer.Option(help="Length of the list; default: the run's K.")] = None,
+    keep_seen: Annotated[bool, typer.Option("--keep-seen", help="Also list what the user has already.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write a .csv or .parquet instead of printing.")] = None,
+) -> None:
+    """List the best items of some users, or of all.
+
+    Examples:
+
+      topshelf recommend runs/clicks --user 42 --k 10
+
+      topshelf recommend runs/clicks --out lists.parquet
+    """
+    recommender = Recommender.load(run)
+    table = recommender.recommend(show.ids(recommender, user), k, filter_seen=not keep_seen)
+    show.recommendations(table, out)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(help="Seed of the validation split, initial values and draws.")] = 0,
+    offline: Annotated[bool, typer.Option("--offline", help="Use generated data; fetch nothing.")] = False,
+) -> None:
+    """Popularity, EASE, softmax and SL@20 on MovieLens-100K: a table, a person's list, and an HTML report.
+
+    Example: topshelf demo --out runs/demo
+    """
+    demonstration.run(out, seed=seed, offline=offline)
+
+
+def _cutoffs(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise ConfigError(f"--cutoffs takes whole numbers such as 5,10,20; got {text!r}") from None

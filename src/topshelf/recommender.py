@@ -1,0 +1,160 @@
+"""The estimator that a person imports: fit, recommend, similar_items, evaluate, save, load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+import torch.nn.functional as F
+
+from topshelf.catalogue import top_k
+from topshelf.config import RunConfig, assemble
+from topshelf.data import Dataset, IdMap, Interactions, Split, add_false_positives, make_split
+from topshelf.errors import TopshelfError, at_least
+from topshelf.evaluation import Evaluation
+from topshelf.ragged import Ragged, merge
+from topshelf.training import Fitted, fit, load, save
+from topshelf.training.phases import Lists
+
+
+class Recommender:
+    """Recommends the first K items, by any model and loss of the house.
+
+    >>> from topshelf import Recommender
+    >>> recommender = Recommender(k=10, train={"epochs": 5}).fit("synthetic")
+    >>> recommender.recommend([0, 1], k=3).columns
+    ['user', 'rank', 'item', 'score']
+
+    ``more`` are sections of the run's config, such as ``train={"epochs": 50}`` or ``loss={"tau": 0.1}``.
+    """
+
+    def __init__(self, *, k: int = 20, model: str = "mf", loss: str = "slatk", seed: int = 0, **more: Any) -> None:
+        self._named: dict[str, Any] = {"k": k, "model": model, "loss": loss, "seed": seed}
+        self._more: Mapping[str, Any] = more
+        self._fitted: Fitted | None = None
+        self._config(None)  # bad settings fail here, not after the data is read
+
+    def fit(self, data: Any, *, out: str | Path | None = None, quiet: bool = True) -> Recommender:
+        """Fit on a file, the name of a dataset, a polars or pandas frame, a SciPy or NumPy matrix, or a Split.
+
+        The data is split into train, validation and test as the ``data`` section says; with ``train={"refit":
+        True}`` the final model also learns from the validation part. ``out`` keeps the run in a folder.
+        """
+        if isinstance(data, str | Path):
+            self._fitted = fit(self._config(str(data)), out=out, quiet=quiet)
+        else:
+            config = self._config("a table in memory")
+            self._fitted = fit(config, _dataset(data, config), out=out, quiet=quiet)
+        return self
+
+    def recommend(
+        self, users: Sequence[Any] | None = None, k: int | None = None, *, filter_seen: bool = True
+    ) -> pl.DataFrame:
+        """The best ``k`` items of each user (default: everybody), one row a place.
+
+        ``filter_seen`` leaves out what the user has in train or validation. A user with fewer than k items left
+        gets a shorter list.
+        """
+        fitted = self._checked()
+        split = fitted.dataset.split
+        rows = torch.from_numpy(
+            np.arange(split.n_users) if users is None else split.users.index(users).astype(np.int64)
+        )
+        lists = Lists.of(split, fitted.config.train.device)
+        with torch.no_grad():
+            queries, items = fitted.model.encode()
+            seen = merge(lists.train, lists.valid) if filter_seen else None
+            values, indices = top_k(queries, items, k or fitted.config.k, exclude=seen, rows=rows)
+        return self._table("user", split.users, rows, values, indices)
+
+    def similar_items(self, items: Sequence[Any], k: int = 10) -> pl.DataFrame:
+        """The ``k`` items whose vectors point the same way as each of ``items``, itself left out."""
+        fitted = self._checked()
+        rows = torch.from_numpy(fitted.dataset.split.items.index(items).astype(np.int64))
+        with torch.no_grad():
+            vectors = F.normalize(fitted.model.encode()[1], dim=1)
+            n_items = vectors.size(0)
+            itself = Ragged(torch.arange(n_items + 1), torch.arange(n_items))
+            values, indices = top_k(vectors, vectors, at_least("k", k, 1), exclude=itself, rows=rows)
+        return self._table("item", fitted.dataset.split.items, rows, values, indices)
+
+    def evaluate(self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None) -> Evaluation:
+        """Full-ranking evaluation on the test part."""
+        return self._checked().evaluate(protocol, cutoffs)
+
+    def save(self, path: str | Path) -> None:
+        """Write the run folder that :meth:`load` and the command line read."""
+        save(self._checked(), path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Recommender:
+        """The recommender that a run folder holds."""
+        return cls.of(load(path))
+
+    @classmethod
+    def of(cls, fitted: Fitted) -> Recommender:
+        """The recommender of a model that is fitted already."""
+        recommender = cls()
+        recommender._fitted = fitted
+        return recommender
+
+    @property
+    def fitted(self) -> Fitted:
+        """The config, data and model behind the recommendations."""
+        return self._checked()
+
+    def _config(self, source: str | None) -> RunConfig:
+        return assemble(data=source, **self._named, more=self._more)
+
+    def _checked(self) -> Fitted:
+        if self._fitted is None:
+            raise TopshelfError("the recommender is not fitted yet: call fit(data) or Recommender.load(path)")
+        return self._fitted
+
+    def _table(
+        self, name: str, ids: IdMap, rows: torch.Tensor, values: torch.Tensor, indices: torch.Tensor
+    ) -> pl.DataFrame:
+        """One row a place, external ids, titles where there are any."""
+        dataset = self._checked().dataset
+        is_there = (indices >= 0).flatten().numpy()
+        n, k = indices.shape
+        found = indices.flatten().numpy()[is_there]
+        other = "similar" if name == "item" else "item"
+        columns = {
+            name: ids.values.gather(rows.repeat_interleave(k).numpy()[is_there]),
+            "rank": np.tile(np.arange(1, k + 1), n)[is_there],
+            other: dataset.split.items.values.gather(found),
+            "score": values.flatten().numpy()[is_there],
+        }
+        if dataset.titles is not None:
+            columns["title"] = pl.Series(dataset.titles).gather(found)
+        return pl.DataFrame(columns)
+
+
+def _dataset(data: Any, config: RunConfig) -> Dataset:
+    """A split from a table in memory."""
+    settings = config.data
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, Split):
+        return Dataset("split", data)
+    if not isinstance(data, Interactions):
+        is_matrix = isinstance(data, np.ndarray) or hasattr(data, "tocsr")
+        columns = settings.model_dump(include={"user", "item", "weight", "timestamp"})
+        data = Interactions.from_csr(data) if is_matrix else Interactions.from_frame(data, **columns)
+    split = make_split(
+        data,
+        kind=settings.split,
+        test_fraction=settings.test_fraction,
+        valid_fraction=settings.valid_fraction,
+        last_n=settings.last_n,
+        seed=config.seed,
+    )
+    if settings.noise:
+        noisy = add_false_positives(split.train, settings.noise, config.seed)
+        split = Split(noisy, split.valid, split.test, split.kind, split.notes)
+    return Dataset("table", split)
