@@ -17,8 +17,9 @@ from topshelf.ragged import Ragged
 
 WORKSPACE = 64 << 20  # bytes of scores held at once; larger gained nothing in the matrix product
 MAX_TILE = 1 << 16  # items a tile: leaves 256 queries in the default workspace, enough to feed the product
-COUNTING_BLOCK = 1 << 19  # scores compared at once: 2 MiB stay in the cache while every target passes over them
+COUNTING_BLOCK = 1 << 20  # scores compared at once: 4 MiB stay in the cache while every target passes by
 MIN_CHUNK = 32  # torch takes maxima over 32 scores seven times faster than over 16
+ROW_MULTIPLE = 16  # rows of whole cache lines: the product of 40,988 items took 0.6 of the time
 NO_ITEM = -1
 
 
@@ -133,7 +134,7 @@ class _Board:
         self.vectors = vectors.to(self.items.device, torch.float64 if is_double else torch.float32)
         self.exclude = exclude.to(self.items.device) if exclude is not None else None
 
-    def scores(self, start: int, stop: int, multiple: int = 1) -> Tensor:
+    def scores(self, start: int, stop: int, multiple: int = ROW_MULTIPLE) -> Tensor:
         """Scores (B, W) of items start..stop, -inf where excluded and up to ``multiple``."""
         n_rows, width = self.vectors.size(0), stop - start
         padded = -(-width // multiple) * multiple
@@ -157,7 +158,7 @@ def _merge_item_tiles(board: _Board, k: int, width: int) -> tuple[Tensor, Tensor
         stop = min(start + width, n_items)
         kept = min(k, stop - start)
         chunk = _chunk_size(stop - start, kept)
-        values, positions = _best(board.scores(start, stop, chunk), kept, chunk)
+        values, positions = _best(board.scores(start, stop, max(chunk, ROW_MULTIPLE)), kept, chunk)
         if start == 0:
             best_values, best_indices = values, positions
             continue
