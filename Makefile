@@ -1,0 +1,39 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each creates .venv from nothing when it is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Waiting threads that spin starve each other on a busy machine; the topshelf command sets this itself.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: demo test check format clean
+
+demo: $(VENV)/.demo
+	$(BIN)/topshelf demo --out runs/demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format src tests benchmarks examples
+	$(BIN)/ruff check --fix src tests benchmarks examples
+
+clean:
+	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[plot]'
+	touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev]'
+	touch $@ $(VENV)/.demo

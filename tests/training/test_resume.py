@@ -1,0 +1,167 @@
+"""A run stopped at any point and resumed equals the uninterrupted one, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from topshelf.config import make_config, merged
+from topshelf.data import generate, make_split
+from topshelf.data.datasets import Dataset
+from topshelf.training import StoppedEarly, checkpoint, fit, resume
+from topshelf.training import phases as phases_module
+from topshelf.training.folder import RunFolder
+
+COMMAND = [sys.executable, "-c", "from topshelf.launcher import main; main()", "train"]
+SMALL = {"k": 5, "train": {"epochs": 6, "batch_size": 32, "validate_every": 2, "checkpoint_seconds": 0.0}}
+
+
+def state_of(out):
+    """Everything a run left behind, without the seconds it took."""
+    folder = RunFolder(out)
+    log = [json.loads(line) for line in folder.log.read_text().splitlines()]
+    metrics = json.loads(folder.metrics.read_text())
+    state = {"model": folder.load_model(), "checkpoint": checkpoint.load(folder.checkpoint)}
+    return _without_seconds({"log": log, "metrics": metrics, "state": state})
+
+
+def _without_seconds(value):
+    if isinstance(value, dict):
+        return {key: _without_seconds(item) for key, item in value.items() if key not in ("seconds", "log_text")}
+    return [_without_seconds(item) for item in value] if isinstance(value, list) else value
+
+
+def assert_same(first, second):
+    if isinstance(first, torch.Tensor):
+        assert_close(first, second, rtol=0, atol=0, equal_nan=True)
+    elif isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for key in first:
+            if key == "extra":  # carries the first phase's log, seconds included
+                continue
+            assert_same(first[key], second[key])
+    elif isinstance(first, list):
+        assert len(first) == len(second)
+        for one, other in zip(first, second, strict=True):
+            assert_same(one, other)
+    else:
+        assert first == second
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return Dataset("generated", make_split(generate(150, 60, interactions_per_user=8, seed=3), seed=0))
+
+
+class StopAfter:
+    """Asks to stop after a number of steps, as Ctrl-C would."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def __call__(self):
+        self.left -= 1
+        return self.left < 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"loss": {"name": "slatk"}},
+        {"loss": {"name": "slatk"}, "threshold": {"estimator": "sampled", "every": 2, "n": 30}},
+        {"loss": {"name": "slatk"}, "threshold": {"estimator": "iid", "every": 2, "n": 30}},
+        {"loss": {"name": "slatk"}, "threshold": {"estimator": "regression", "n": 30}},
+        {"loss": {"name": "slatk"}, "threshold": {"estimator": "incremental", "n": 30}, "train": {"order": "pair"}},
+        {"loss": {"name": "softmax"}, "negatives": {"kind": "shared", "n": 20}, "train": {"order": "pair"}},
+        {"loss": {"name": "softmax"}, "negatives": {"kind": "in_batch"}},
+        {"loss": {"name": "bpr"}, "train": {"order": "pair"}},
+        {"loss": {"name": "slatk"}, "negatives": {"kind": "per_query", "n": 15}, "train": {"order": "pair"}},
+        {"loss": {"name": "slatk"}, "train": {"refit": True}},
+    ],
+    ids=lambda settings: "-".join(str(v) for part in settings.values() for v in part.values()),
+)
+def test_stopped_in_the_middle_of_an_epoch_and_resumed(tmp_path, dataset, settings, monkeypatch):
+    config = make_config(merged(SMALL, settings))
+    fit(config, dataset, out=tmp_path / "whole")
+
+    def stop_after(steps):
+        monkeypatch.setattr(phases_module, "stop_on_signals", lambda: nullcontext(StopAfter(steps)))
+
+    stop_after(7)
+    with pytest.raises(StoppedEarly, match="go on with: topshelf train --resume"):
+        fit(config, dataset, out=tmp_path / "parts")
+    for steps in (9, 4, 1):
+        stop_after(steps)
+        with pytest.raises(StoppedEarly):
+            resume(tmp_path / "parts")
+    monkeypatch.undo()
+    resume(tmp_path / "parts")
+    assert_same(state_of(tmp_path / "whole"), state_of(tmp_path / "parts"))
+
+
+ARGUMENTS = [
+    "--data", "synthetic", "--k", "10", "--quiet", "--set", "train.epochs=20", "--set", "train.batch_size=64",
+    "--set", "train.checkpoint_seconds=0.0", "--set", "train.refit=true", "--set", "train.validate_every=5",
+    "--set", "train.patience=0", "--set", "evaluate.auc=false",
+]  # fmt: skip
+
+
+def start(*arguments):
+    return subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process):
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, output + errors
+
+
+def wait_for_lines(out, process, n):
+    deadline = time.monotonic() + 60
+    log = out / "log.jsonl"
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        if log.exists() and len(log.read_text().splitlines()) >= n:
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"no {n} epochs in a minute")
+
+
+def test_a_killed_process_resumes_to_the_uninterrupted_result(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    finish(start(*ARGUMENTS, "--out", str(whole)))
+    n_epochs = len((whole / "log.jsonl").read_text().splitlines())
+
+    assert n_epochs > 23
+    process = start(*ARGUMENTS, "--out", str(parts))
+    for lines in (3, 12, 22):  # the last one in the refit
+        wait_for_lines(parts, process, lines)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+        assert not (parts / "metrics.json").exists()
+        process = start("--resume", str(parts), "--quiet")
+    finish(process)
+    assert_same(state_of(whole), state_of(parts))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_a_checkpoint_and_a_model_that_can_be_used(tmp_path, number):
+    out = tmp_path / "run"
+    arguments = [text.replace("epochs=20", "epochs=100000") for text in ARGUMENTS]
+    process = start(*arguments, "--out", str(out))
+    wait_for_lines(out, process, 12)
+    os.kill(process.pid, number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"topshelf train --resume {out}" in errors
+    assert "Traceback" not in errors
+    assert checkpoint.load(out / "checkpoint.safetensors")["trainer"]["progress"]["epoch"] >= 10
+    assert RunFolder(out).load_model()["best_epoch"] >= 5
