@@ -135,7 +135,7 @@ class _Board:
         self.exclude = exclude.to(self.items.device) if exclude is not None else None
 
     def scores(self, start: int, stop: int, multiple: int = ROW_MULTIPLE) -> Tensor:
-        """Scores (B, W) of items start..stop, -inf where excluded and up to ``multiple``."""
+        """Scores (B, W) of items start..stop, -inf where excluded; -inf also pads W to ``multiple``."""
         n_rows, width = self.vectors.size(0), stop - start
         padded = -(-width // multiple) * multiple
         if self.buffer.numel() < n_rows * padded or self.buffer.dtype != self.vectors.dtype:
