@@ -1,6 +1,6 @@
 """Interactions: reading, cleaning, splitting, and the named datasets."""
 
-from topshelf.data.datasets import DATASETS, Dataset, load_split
+from topshelf.data.datasets import DATASETS, Dataset, load_split, split_interactions
 from topshelf.data.interactions import IdMap, Interactions, merge
 from topshelf.data.noise import add_false_positives
 from topshelf.data.prepare import prepare
@@ -22,4 +22,5 @@ __all__ = [
     "prepare",
     "read",
     "read_interactions",
+    "split_interactions",
 ]

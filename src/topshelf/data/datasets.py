@@ -188,14 +188,49 @@ def load_split(
     one_of("split", split, KINDS)
     at_least("noise", noise, 0.0)
     loaded = load(source, user=user, item=item, weight=weight, timestamp=timestamp, min_rating=min_rating, core=core)
-    shares = {"test_fraction": test_fraction, "valid_fraction": valid_fraction}
     if isinstance(loaded.content, GivenSplit):
         parts = _complete(loaded.content, split, valid_fraction, seed)
-    else:
-        parts = make_split(loaded.content, kind=split, last_n=last_n, seed=seed, **shares)
-    if noise:
-        parts = replace(parts, train=add_false_positives(parts.train, noise, seed))
-    return Dataset(loaded.name, parts, loaded.titles)
+        return Dataset(loaded.name, _noisy(parts, noise, seed), loaded.titles)
+    return split_interactions(
+        loaded.content,
+        name=loaded.name,
+        titles=loaded.titles,
+        split=split,
+        test_fraction=test_fraction,
+        valid_fraction=valid_fraction,
+        last_n=last_n,
+        noise=noise,
+        seed=seed,
+    )
+
+
+def split_interactions(
+    interactions: Interactions,
+    *,
+    name: str,
+    titles: list[str] | None = None,
+    split: str = "auto",
+    test_fraction: float = 0.2,
+    valid_fraction: float = 0.1,
+    last_n: int = 1,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> Dataset:
+    """Interactions at hand as train, validation and test; ``noise`` adds false positives to train."""
+    at_least("noise", noise, 0.0)
+    parts = make_split(
+        interactions,
+        kind=split,
+        test_fraction=test_fraction,
+        valid_fraction=valid_fraction,
+        last_n=last_n,
+        seed=seed,
+    )
+    return Dataset(name, _noisy(parts, noise, seed), titles)
+
+
+def _noisy(split: Split, noise: float, seed: int) -> Split:
+    return replace(split, train=add_false_positives(split.train, noise, seed)) if noise else split
 
 
 def _complete(given: GivenSplit, split: str, valid_fraction: float, seed: int) -> Split:
