@@ -141,9 +141,9 @@ class RunConfig(Settings):
 
 
 def make_config(values: Mapping[str, Any]) -> RunConfig:
-    """A checked config from nested values."""
+    """A checked config from nested values; a model or loss without a name is the default one."""
     try:
-        return RunConfig.model_validate(values)
+        return RunConfig.model_validate(merged(_default_names(), values))
     except pydantic.ValidationError as error:
         raise ConfigError(_explain(error, RunConfig)) from None
 
@@ -188,7 +188,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 def preset(data: str, model: str, loss: str) -> dict[str, Any]:
     """The settings shipped for a dataset, else the general ones for the model and loss, else none."""
-    shipped = {entry.name: entry for entry in (resources.files("topshelf") / "configs").iterdir()}
+    folder = resources.files("topshelf") / "configs"
+    shipped = {entry.name: entry for entry in folder.iterdir()} if folder.is_dir() else {}
     for name in (f"{data}.{model}.{loss}.toml", f"default.{model}.{loss}.toml"):
         if name in shipped:
             return tomllib.loads(shipped[name].read_text(encoding="utf-8"))
@@ -253,18 +254,24 @@ def complete(
         raise ConfigError(_explain(error, schema, prefix=f"{kind}.")) from None
 
 
+def _default_names() -> dict[str, Any]:
+    fields = RunConfig.model_fields
+    return {name: {"name": fields[name].default.name} for name in ("model", "loss")}
+
+
 def _toml_value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    return value if isinstance(value, bool | int | float | str | list | dict) else text  # no setting is a date
 
 
 def _toml_text(value: Any) -> str:
     if isinstance(value, float):
         return repr(value)
-    # JSON's strings, numbers, booleans and flat arrays are TOML's.
-    return json.dumps(value, ensure_ascii=False)
+    # JSON's strings, numbers, booleans and flat arrays are TOML's, but for one character that TOML wants escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _explain(error: pydantic.ValidationError, schema: type[BaseModel], prefix: str = "") -> str:
