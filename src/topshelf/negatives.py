@@ -43,18 +43,40 @@ class Draw:
         return mask
 
 
+@dataclass(frozen=True)
+class Population:
+    """What batches are drawn from: how many training queries have each item (I,), and how many queries there are.
+
+    Queries that no batch holds (without positives, or with nothing but positives) are not counted.
+    """
+
+    item_counts: Tensor
+    n_queries: int
+
+    @classmethod
+    def of(cls, positives: Ragged, n_items: int) -> Population:
+        counts = positives.counts
+        is_full = counts == n_items
+        item_counts = torch.bincount(positives.indices, minlength=n_items) - is_full.sum()
+        return cls(item_counts, int(((counts > 0) & ~is_full).sum()))
+
+    @property
+    def n_items(self) -> int:
+        return self.item_counts.numel()
+
+
 class Negatives:
     """Base of the sources."""
 
-    def draw(self, positives: Ragged, batch_items: Tensor, item_counts: Tensor, generator: torch.Generator) -> Draw:
-        """Draw for Q queries, given all their positives, the batch's positive items (P,) and the training counts."""
+    def draw(self, positives: Ragged, batch_items: Tensor, population: Population, generator: torch.Generator) -> Draw:
+        """Draw for Q queries, given all their positives, the batch's positive items (P,) and what it is drawn from."""
         raise NotImplementedError
 
 
 class Catalogue(Negatives):
     """Every item that is not a positive of the query: exact."""
 
-    def draw(self, positives: Ragged, batch_items: Tensor, item_counts: Tensor, generator: torch.Generator) -> Draw:  # noqa: ARG002
+    def draw(self, positives: Ragged, batch_items: Tensor, population: Population, generator: torch.Generator) -> Draw:  # noqa: ARG002
         return Draw(None, positives)
 
 
@@ -64,10 +86,9 @@ class Shared(Negatives):
     def __init__(self, n: int = 1000) -> None:
         self.n = at_least("n", n, 1)
 
-    def draw(self, positives: Ragged, batch_items: Tensor, item_counts: Tensor, generator: torch.Generator) -> Draw:  # noqa: ARG002
-        n_items = item_counts.numel()
-        items = torch.randperm(n_items, generator=generator)[: self.n].to(item_counts.device)
-        return Draw(items, _columns(positives, items, n_items))
+    def draw(self, positives: Ragged, batch_items: Tensor, population: Population, generator: torch.Generator) -> Draw:  # noqa: ARG002
+        items = torch.randperm(population.n_items, generator=generator)[: self.n].to(population.item_counts.device)
+        return Draw(items, _columns(positives, items, population.n_items))
 
 
 class PerQuery(Negatives):
@@ -76,21 +97,29 @@ class PerQuery(Negatives):
     def __init__(self, n: int = 1000) -> None:
         self.n = at_least("n", n, 1)
 
-    def draw(self, positives: Ragged, batch_items: Tensor, item_counts: Tensor, generator: torch.Generator) -> Draw:  # noqa: ARG002
-        return Draw(draw_negatives(positives, self.n, item_counts.numel(), generator), None)
+    def draw(self, positives: Ragged, batch_items: Tensor, population: Population, generator: torch.Generator) -> Draw:  # noqa: ARG002
+        return Draw(draw_negatives(positives, self.n, population.n_items, generator), None)
 
 
 class InBatch(Negatives):
-    """The positive items of the batch, each once; drawn by popularity, so ``log_q`` corrects for it."""
+    """The positive items of the batch, each once; drawn by popularity, so ``log_q`` corrects for it.
 
-    def draw(self, positives: Ragged, batch_items: Tensor, item_counts: Tensor, generator: torch.Generator) -> Draw:  # noqa: ARG002
-        n_items = item_counts.numel()
+    The corrected partition sum estimates the catalogue's without bias, items without training interactions left
+    out: those are never in a batch.
+    """
+
+    def draw(self, positives: Ragged, batch_items: Tensor, population: Population, generator: torch.Generator) -> Draw:  # noqa: ARG002
         items = torch.unique(batch_items)
-        # The chance that an item is among the batch's P positives, against that under a uniform draw.
-        p = batch_items.numel()
-        seen = -torch.expm1(p * torch.log1p(-(item_counts[items] / item_counts.sum()).clamp(max=1 - 1e-9)))
-        uniform = items.numel() / n_items
-        return Draw(items, _columns(positives, items, n_items), torch.log(seen / uniform).to(torch.float32))
+        counts = population.item_counts[items]
+        if batch_items.numel() == positives.indices.numel():  # queries were drawn, each with all its positives
+            drawn, pool = len(positives), population.n_queries
+        else:  # pairs were drawn
+            drawn, pool = batch_items.numel(), int(population.item_counts.sum())
+        # An item counts for queries that do not have it, so what brought the query into the batch did not bring it.
+        chance = _chance_drawn(counts, drawn - 1, pool - 1)
+        uniform = items.numel() / population.n_items
+        log_q = torch.log(chance.clamp(min=1e-12) / uniform).to(torch.float32)
+        return Draw(items, _columns(positives, items, population.n_items), log_q)
 
 
 NEGATIVES: dict[str, type[Negatives]] = {
@@ -138,6 +167,18 @@ def sampled_scores(queries: Tensor, items: Tensor, ids: Tensor) -> Tensor:
         for start in range(0, ids.size(0), block)
     ]
     return torch.cat(parts) if parts else queries.new_zeros(0, n)
+
+
+def _chance_drawn(marked: Tensor, drawn: int, pool: int) -> Tensor:
+    """Chance that ``drawn`` of ``pool`` things, without replacement, hold at least one of the ``marked`` (N,) ones.
+
+    The product of 1 - n / (pool - t) over t < m as a power of its middle factor: exact for m = 1, else within 2%
+    of the hypergeometric (the tests measure it), and steady for large pools where log-gammas cancel.
+    """
+    marked = marked.double()
+    least, most = marked.clamp(max=drawn), marked.clamp(min=drawn)
+    missed = (1 - most / (pool - (least - 1) / 2).clamp(min=1)).clamp(min=0) ** least
+    return (1 - missed).masked_fill(marked + drawn > pool, 1.0)
 
 
 def _columns(positives: Ragged, items: Tensor, n_items: int) -> Ragged:

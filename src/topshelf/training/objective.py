@@ -12,7 +12,7 @@ from torch import Tensor
 from topshelf.catalogue import Workspace, log_partition
 from topshelf.losses import Loss
 from topshelf.models import Model
-from topshelf.negatives import Catalogue, Draw, InBatch, Negatives, PerQuery, sampled_scores
+from topshelf.negatives import Catalogue, Draw, InBatch, Negatives, PerQuery, Population, sampled_scores
 from topshelf.ragged import Ragged
 from topshelf.training.batches import Batch
 
@@ -47,7 +47,7 @@ class Objective:
         workspace: Workspace | None = None,
     ) -> None:
         self.model, self.loss, self.negatives = model, loss, negatives
-        self.item_counts = torch.bincount(positives.indices, minlength=model.n_items)
+        self.population = Population.of(positives, model.n_items)
         if effective_n is None and isinstance(negatives, Catalogue | InBatch):
             effective_n = DEFAULT_EFFECTIVE_N
         self.effective_n = effective_n
@@ -63,7 +63,7 @@ class Objective:
         assert isinstance(queries, Tensor)
         # F.embedding, not indexing: its backward pass adds in a fixed order and in parallel.
         positive = (F.embedding(batch.owner, queries) * F.embedding(batch.item, items)).sum(1)
-        draw = self.negatives.draw(batch.positives, batch.item, self.item_counts, generator)
+        draw = self.negatives.draw(batch.positives, batch.item, self.population, generator)
         if draw.is_shared:
             value = self._shared(batch, draw, queries, items, positive)
         else:
