@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf import thresholds
 from topshelf.config import ThresholdSettings
 from topshelf.losses import SLatK
 from topshelf.models import Model
-from topshelf.negatives import Shared, draw_negatives, sampled_scores
+from topshelf.negatives import Population, Shared, draw_negatives, sampled_scores
 from topshelf.ragged import Ragged
 from topshelf.training.batches import Batch, Batches
 from topshelf.training.objective import Scored
@@ -23,7 +24,7 @@ class ThresholdSchedule:
 
     def __init__(self, loss: SLatK, settings: ThresholdSettings, positives: Ragged, n_items: int) -> None:
         self.loss, self.settings, self.positives, self.n_items = loss, settings, positives, n_items
-        self.item_counts = torch.bincount(positives.indices, minlength=n_items)
+        self.population = Population.of(positives, n_items)
 
     def before_epoch(self, epoch: int, model: Model, generator: torch.Generator) -> None:
         """Refresh all thresholds in epochs divisible by ``every``, before the first step, as in algorithm 1."""
@@ -47,8 +48,11 @@ class ThresholdSchedule:
         chosen = self.positives.select(block)
         owner = chosen.owner()
         positive = (queries[owner] * items[chosen.indices]).sum(1)
-        ids = draw_negatives(chosen, n, self.n_items, generator)
-        return thresholds.sampled_thresholds(positive, sampled_scores(queries, items, ids), owner, k)
+        ids = draw_negatives(chosen, n, self.n_items, generator).sort(1).values
+        # An item drawn twice counts once; else the estimate could be above the exact threshold.
+        repeated = F.pad(ids[:, 1:] == ids[:, :-1], (1, 0))
+        scores = sampled_scores(queries, items, ids)
+        return thresholds.sampled_thresholds(positive, scores, owner, k, mask=repeated)
 
     @torch.no_grad()
     def after_step(self, batch: Batch, scored: Scored, generator: torch.Generator) -> None:
@@ -56,7 +60,7 @@ class ThresholdSchedule:
         settings = self.settings
         if settings.estimator not in thresholds.EVERY_STEP:
             return
-        draw = Shared(settings.n).draw(batch.positives, batch.item, self.item_counts, generator)
+        draw = Shared(settings.n).draw(batch.positives, batch.item, self.population, generator)
         scores = scored.queries @ scored.items[draw.items].T
         now = self.loss.threshold[batch.query]
         if settings.estimator == "regression":
