@@ -13,11 +13,12 @@ import torch.nn.functional as F
 
 from topshelf.catalogue import top_k
 from topshelf.config import RunConfig, assemble
-from topshelf.data import Dataset, IdMap, Interactions, Split, add_false_positives, make_split
-from topshelf.errors import TopshelfError, at_least
+from topshelf.data import Dataset, IdMap, Interactions, Split, prepare, split_interactions
+from topshelf.errors import ConfigError, TopshelfError, at_least
 from topshelf.evaluation import Evaluation
 from topshelf.ragged import Ragged, merge
 from topshelf.training import Fitted, fit, load, save
+from topshelf.training.build import resolve
 from topshelf.training.phases import Lists
 
 
@@ -29,14 +30,25 @@ class Recommender:
     >>> recommender.recommend([0, 1], k=3).columns
     ['user', 'rank', 'item', 'score']
 
-    ``more`` are sections of the run's config, such as ``train={"epochs": 50}`` or ``loss={"tau": 0.1}``.
+    ``model`` and ``loss`` are names, or settings such as ``loss={"name": "slatk", "tau": 0.1}``. ``more`` are the
+    other sections of the run's config, such as ``train={"epochs": 50}``.
     """
 
-    def __init__(self, *, k: int = 20, model: str = "mf", loss: str = "slatk", seed: int = 0, **more: Any) -> None:
-        self._named: dict[str, Any] = {"k": k, "model": model, "loss": loss, "seed": seed}
-        self._more: Mapping[str, Any] = more
+    def __init__(
+        self,
+        *,
+        k: int = 20,
+        model: str | Mapping[str, Any] = "mf",
+        loss: str | Mapping[str, Any] = "slatk",
+        seed: int = 0,
+        **more: Any,
+    ) -> None:
+        components = {"model": model, "loss": loss}
+        chosen = {key: {"name": value} if isinstance(value, str) else value for key, value in components.items()}
+        self._named: dict[str, Any] = {"k": k, "seed": seed}
+        self._more: Mapping[str, Any] = {**chosen, **more}
         self._fitted: Fitted | None = None
-        self._config(None)  # bad settings fail here, not after the data is read
+        resolve(self._config(None))  # bad settings fail here, not after the data is read
 
     def fit(self, data: Any, *, out: str | Path | None = None, quiet: bool = True) -> Recommender:
         """Fit on a file, the name of a dataset, a polars or pandas frame, a SciPy or NumPy matrix, or a Split.
@@ -65,10 +77,11 @@ class Recommender:
             np.arange(split.n_users) if users is None else split.users.index(users).astype(np.int64)
         )
         lists = Lists.of(split, fitted.config.train.device)
+        k = fitted.config.k if k is None else at_least("k", k, 1)
         with torch.no_grad():
             queries, items = fitted.model.encode()
             seen = merge(lists.train, lists.valid) if filter_seen else None
-            values, indices = top_k(queries, items, k or fitted.config.k, exclude=seen, rows=rows)
+            values, indices = top_k(queries, items, k, exclude=seen, rows=rows)
         return self._table("user", split.users, rows, values, indices)
 
     def similar_items(self, items: Sequence[Any], k: int = 10) -> pl.DataFrame:
@@ -138,23 +151,15 @@ class Recommender:
 def _dataset(data: Any, config: RunConfig) -> Dataset:
     """A split from a table in memory."""
     settings = config.data
-    if isinstance(data, Dataset):
-        return data
-    if isinstance(data, Split):
-        return Dataset("split", data)
+    if isinstance(data, Dataset | Split):
+        if unused := settings.model_dump(exclude={"source"}, exclude_defaults=True):
+            raise ConfigError(f"data settings must be left out for data that are split already, got {unused}")
+        return data if isinstance(data, Dataset) else Dataset("split", data)
     if not isinstance(data, Interactions):
         is_matrix = isinstance(data, np.ndarray) or hasattr(data, "tocsr")
         columns = settings.model_dump(include={"user", "item", "weight", "timestamp"})
         data = Interactions.from_csr(data) if is_matrix else Interactions.from_frame(data, **columns)
-    split = make_split(
-        data,
-        kind=settings.split,
-        test_fraction=settings.test_fraction,
-        valid_fraction=settings.valid_fraction,
-        last_n=settings.last_n,
-        seed=config.seed,
-    )
-    if settings.noise:
-        noisy = add_false_positives(split.train, settings.noise, config.seed)
-        split = Split(noisy, split.valid, split.test, split.kind, split.notes)
-    return Dataset("table", split)
+    if settings.min_rating is not None or settings.core:
+        data = Interactions.from_frame(prepare(data.to_frame(), min_rating=settings.min_rating, core=settings.core))
+    kept = {"split", "test_fraction", "valid_fraction", "last_n", "noise"}
+    return split_interactions(data, name="table", seed=config.seed, **settings.model_dump(include=kept))

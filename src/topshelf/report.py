@@ -52,25 +52,22 @@ class Page:
     ) -> None:
         """A plot of points with their intervals. Without matplotlib the page says how to get it."""
         try:
-            import matplotlib as mpl
+            from matplotlib.figure import Figure  # not pyplot, whose backend is the caller's
         except ImportError:
             self.paragraph("For a plot here: pip install 'topshelf[plot]'.", note=True)
             return
-        mpl.use("svg")
-        from matplotlib import pyplot as plt
-
-        figure, axes = plt.subplots(figsize=(7, 0.6 + 0.5 * len(labels)), layout="constrained")
+        figure = Figure(figsize=(7, 0.6 + 0.5 * len(labels)), layout="constrained")
+        axes = figure.subplots()
         for place, (centre, (low, high)) in enumerate(zip(centres, ends, strict=True)):
             axes.plot([low, high], [place, place], color="#446", linewidth=2)
             axes.plot([centre], [place], "o", color="#c33")
             axes.annotate(f"{centre:.4f}", (centre, place), (0, 7), textcoords="offset points", ha="center", fontsize=9)
-        axes.set_yticks(range(len(labels)), labels)
+        axes.set_yticks(range(len(labels)), [_plain(label) for label in labels])
         axes.set_ylim(len(labels) - 0.4, -0.7)
-        axes.set_xlabel(axis)
+        axes.set_xlabel(_plain(axis))
         axes.spines[["top", "right"]].set_visible(False)
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg")
-        plt.close(figure)
         self._parts.append(drawn.getvalue()[drawn.getvalue().index("<svg") :])
 
     def html(self) -> str:
@@ -88,6 +85,11 @@ class Page:
 
 def _cell(tag: str, text: str, number: bool) -> str:
     return f"<{tag}{' class=number' if number else ''}>{escape(text)}</{tag}>"
+
+
+def _plain(text: str) -> str:
+    """Text that matplotlib draws as it is: between dollars it would read a formula."""
+    return text.replace("$", r"\$")
 
 
 def _is_number(text: str) -> bool:

@@ -13,7 +13,7 @@ from topshelf.errors import ConfigError, positive
 from topshelf.models.base import HistoryRows, Model
 from topshelf.ragged import Ragged
 
-# float64 Gram matrix, its inverse and the float32 weights are alive together.
+# Two float64 matrices (Gram and factor, then factor and inverse) and the float32 weights are alive together.
 _BYTES_PER_CELL = 8 + 8 + 4
 
 
@@ -54,7 +54,8 @@ class EASE(Model):
         )
         gram = torch.from_numpy((histories.T @ histories).toarray()).to(self.weights.device)
         gram.diagonal().add_(self.l2)
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+        gram = torch.linalg.cholesky(gram)  # the same name: the matrix itself is freed before its inverse is made
+        inverse = torch.cholesky_inverse(gram)
         weights = inverse.div_(-inverse.diagonal().clone())
         weights.fill_diagonal_(0.0)
         self.weights.copy_(weights)
