@@ -58,20 +58,29 @@ class Outcome:
 
 
 class Phases:
-    """Fits a config's model, from the start or from a checkpoint."""
+    """Fits a config's model, from the start or from a checkpoint.
 
-    def __init__(self, config: RunConfig, split: Split, folder: RunFolder | None, *, quiet: bool) -> None:
-        self.config, self.split, self.folder, self.quiet = config, split, folder, quiet
+    Settings that do not fit the data fail when it is made, before a folder is.
+    """
+
+    def __init__(self, config: RunConfig, split: Split, *, quiet: bool) -> None:
+        self.config, self.split, self.quiet = config, split, quiet
+        self.folder: RunFolder | None = None
         self.lists = Lists.of(split, config.train.device)
+        self._first_model = self._new_model()
+        if not self._first_model.is_closed_form:
+            self._first_trainer = self._trainer(config, self._first_model, self.lists.train, self._validate)
 
-    def run(self, checkpoint: dict[str, Any] | None) -> Outcome:
-        model = self._new_model()
+    def run(self, folder: RunFolder | None, checkpoint: dict[str, Any] | None) -> Outcome:
+        self.folder, model = folder, self._first_model
         if model.is_closed_form:
             started = time.perf_counter()
             model.fit(self.lists.histories(self.config))
             return Outcome(model, 0, time.perf_counter() - started)
         if checkpoint is None or checkpoint["phase"] == "train":
-            chosen = self._train(model, checkpoint)
+            self._drive(self._first_trainer, "train", {}, checkpoint)
+            progress = self._first_trainer.progress
+            chosen = Outcome(model, progress.best_epoch, progress.seconds)
             if not self.config.train.refit:
                 return chosen
             extra, checkpoint = self._handed_on(chosen), None
@@ -79,15 +88,10 @@ class Phases:
             extra = checkpoint["extra"]
         return self._refit(extra, checkpoint)
 
-    def _train(self, model: Model, checkpoint: dict[str, Any] | None) -> Outcome:
-        def validate(model: Model) -> float:
-            with torch.no_grad():
-                queries, items = model.encode()
-                return ndcg(queries, items, self.lists.valid, self.lists.train, self.config.k)
-
-        trainer = self._trainer(self.config, model, self.lists.train, validate)
-        self._drive(trainer, "train", {}, checkpoint)
-        return Outcome(model, trainer.progress.best_epoch, trainer.progress.seconds)
+    def _validate(self, model: Model) -> float:
+        with torch.no_grad():
+            queries, items = model.encode()
+            return ndcg(queries, items, self.lists.valid, self.lists.train, self.config.k)
 
     def _refit(self, extra: dict[str, Any], checkpoint: dict[str, Any] | None) -> Outcome:
         model, settings = (

@@ -93,8 +93,9 @@ def fit(
     dataset = dataset or load_dataset(config)
     n_items = dataset.split.n_items
     at_most("k", config.k, n_items, f"{dataset.name} has {n_items} items")
+    phases = Phases(config, dataset.split, quiet=quiet)
     folder = RunFolder.create(out, config, dataset) if out is not None else None
-    return _finish(config, dataset, folder, None, quiet)
+    return _finish(phases, dataset, folder, None)
 
 
 def resume(out: str | Path, *, quiet: bool = True) -> Fitted:
@@ -103,7 +104,8 @@ def resume(out: str | Path, *, quiet: bool = True) -> Fitted:
     if folder.metrics.exists():
         return load(out)
     state = checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
-    return _finish(folder.load_config(), folder.load_dataset(), folder, state, quiet)
+    dataset = folder.load_dataset()
+    return _finish(Phases(folder.load_config(), dataset.split, quiet=quiet), dataset, folder, state)
 
 
 def load(out: str | Path) -> Fitted:
@@ -126,11 +128,9 @@ def save(fitted: Fitted, out: str | Path) -> None:
     _keep(folder, fitted)
 
 
-def _finish(
-    config: RunConfig, dataset: Dataset, folder: RunFolder | None, state: dict[str, Any] | None, quiet: bool
-) -> Fitted:
-    outcome = Phases(config, dataset.split, folder, quiet=quiet).run(state)
-    fitted = Fitted(config, dataset, **vars(outcome))
+def _finish(phases: Phases, dataset: Dataset, folder: RunFolder | None, state: dict[str, Any] | None) -> Fitted:
+    outcome = phases.run(folder, state)
+    fitted = Fitted(phases.config, dataset, **vars(outcome))
     if folder is not None:
         _keep(folder, fitted)
     return fitted

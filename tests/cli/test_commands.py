@@ -1,0 +1,177 @@
+"""The commands as a person types them, output and exit code read."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+
+import polars as pl
+import pytest
+
+from topshelf.cli import main
+from topshelf.data import generate
+from topshelf.training import checkpoint
+
+SHORT = ["--k", "5", "--quiet", "--set", "train.epochs=4", "--set", "train.validate_every=2"]
+
+
+def topshelf(*arguments, code=0):
+    """Run the command line in this process; its output, or what it said about an error."""
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(output),
+        redirect_stderr(errors),
+        pytest.raises(SystemExit) as stop,
+    ):
+        patch.setattr(sys, "argv", ["topshelf", *map(str, arguments)])
+        patch.setenv("COLUMNS", "160")
+        main()
+    assert (stop.value.code or 0) == code, output.getvalue() + errors.getvalue()
+    return output.getvalue() if code == 0 else errors.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    frame = generate(120, 50, interactions_per_user=8, seed=1, timestamps=True).to_frame()
+    names = pl.concat_str(pl.lit("user-"), pl.col("user").cast(pl.String))
+    frame.with_columns(names.alias("user")).write_csv(folder / "clicks.csv")
+    topshelf("train", "--data", folder / "clicks.csv", *SHORT, "--out", folder / "run")
+    return folder
+
+
+def test_a_csv_becomes_a_run_with_its_numbers(folder):
+    metrics = json.loads((folder / "run" / "metrics.json").read_text())
+    assert metrics["protocol"] == "standard"
+    assert 0 < metrics["test"]["ndcg@5"] <= 1
+    assert 0 < metrics["test"]["recall@20"] <= 1
+    assert metrics["valid"]["ndcg@5"] > 0
+    assert metrics["best_epoch"] in (2, 4)
+    assert metrics["seconds"] > 0
+    assert {file.name for file in (folder / "run").iterdir()} == {
+        "config.toml",
+        "environment.json",
+        "log.jsonl",
+        "metrics.json",
+        "model.safetensors",
+        "interactions.safetensors",
+        "users.parquet",
+        "items.parquet",
+        "checkpoint.safetensors",
+    }
+    log = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in log] == [1, 2, 3, 4]
+    assert "ndcg@5" in log[1]
+    assert json.loads((folder / "run" / "environment.json").read_text())["packages"]["torch"]
+
+
+def test_evaluate_gives_the_same_numbers_as_training(folder):
+    metrics = json.loads((folder / "run" / "metrics.json").read_text())
+    found = json.loads(topshelf("evaluate", folder / "run", "--json"))
+    assert found["mean"]["ndcg@5"] == metrics["test"]["ndcg@5"]
+    assert found["protocol"] == "standard"
+
+
+def test_evaluate_by_another_protocol_and_other_lengths(folder):
+    found = json.loads(topshelf("evaluate", folder / "run", "--protocol", "paper", "--cutoffs", "3,7", "--json"))
+    assert found["protocol"] == "paper"
+    assert found["cutoffs"] == [3, 7]
+    shown = topshelf("evaluate", folder / "run", "--cutoffs", "3,7")
+    assert "@3" in shown
+    assert "ndcg" in shown
+
+
+def test_two_runs_are_compared_on_the_same_users(folder):
+    topshelf("train", "--data", folder / "clicks.csv", "--model", "popularity", *SHORT, "--out", folder / "popular")
+    found = json.loads(topshelf("evaluate", folder / "run", "--against", folder / "popular", "--json"))["against"]
+    assert found["metric"] == "ndcg@5"
+    assert 0 < found["p_value"] <= 1
+    assert "minus" in topshelf("evaluate", folder / "run", "--against", folder / "popular")
+
+
+def test_recommend_speaks_the_ids_of_the_file(folder):
+    assert "user-7" in topshelf("recommend", folder / "run", "--user", "user-7", "--k", "3")
+    topshelf("recommend", folder / "run", "--out", folder / "lists.csv")
+    lists = pl.read_csv(folder / "lists.csv")
+    assert lists["user"].n_unique() == 120
+    seen = pl.read_csv(folder / "clicks.csv").select("user", "item")
+    # Train and validation are never recommended; the test part may be.
+    assert lists.join(seen, on=["user", "item"], how="inner").height < seen.height * 0.25
+
+
+def test_a_config_file_gives_the_same_run_as_the_flags(folder):
+    topshelf("train", folder / "run" / "config.toml", "--quiet", "--out", folder / "again")
+    first, again = (checkpoint.load(folder / name / "model.safetensors")["model"] for name in ("run", "again"))
+    assert all((first[name] == again[name]).all() for name in first)
+
+
+def test_a_finished_run_resumes_to_itself(folder):
+    assert "kept in" in topshelf("train", "--resume", folder / "run")
+
+
+def test_the_offline_demo_ends_in_a_table_and_a_page(tmp_path):
+    shown = topshelf("demo", "--offline", "--out", tmp_path / "demo")
+    assert "EASE" in shown
+    assert "Generated data, as asked." in shown
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "<svg" in page
+    assert "SL@20 recommends" in page
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["train"], ["evaluate"], ["recommend"], ["demo"], ["data"], ["data", "prepare"], ["data", "show"]]
+)
+def test_help_has_an_example(command):
+    shown = topshelf(*command, "--help")
+    assert "Usage" in shown
+    if command not in ([], ["data"]):
+        assert "topshelf" in shown.partition("Usage")[2].partition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "give --data PATH|NAME or a TOML file"),
+        (["train", "--data", "{csv}"], "give --out FOLDER"),
+        (["train", "--data", "nowhere.csv", "--out", "{new}"], "'nowhere.csv' is neither a file nor a named dataset"),
+        (["train", "--data", "{csv}", "--k", "0", "--out", "{new}"], "k: input should be greater than or equal to 1, got 0"),
+        (["train", "--data", "{csv}", "--k", "51", "--out", "{new}"], "k must be <= 50 (clicks.csv has 50 items), got 51"),
+        (["train", "--data", "{csv}", "--loss", "hinge", "--out", "{new}"], "loss.name must be one of bpr, softmax, slatk"),
+        (["train", "--data", "{csv}", "--model", "vae", "--out", "{new}"], "model.name must be one of mf, ease, popularity"),
+        (["train", "--data", "{csv}", "--set", "train.epoch=3", "--out", "{new}"], "train.epoch is not a setting; accepted here: epochs"),
+        (["train", "--data", "{csv}", "--set", "loss.temperature=3", "--out", "{new}"], "loss.temperature is not a setting; accepted here: k, tau"),
+        (["train", "--data", "{csv}", "--set", "loss.tau=0", "--out", "{new}"], "tau must be > 0, got 0"),
+        (["train", "--data", "{csv}", "--set", "epochs", "--out", "{new}"], "--set takes section.key=value"),
+        (["train", "--data", "{csv}", "--set", "negatives.kind=catalogue", "--set", "negatives.n=5", "--out", "{new}"], "negatives.n does not go with"),
+        (["train", "--data", "{csv}", "--out", "{run}"], "already holds a run"),
+        (["train", "--resume", "{new}"], "is not a run folder"),
+        (["train", "--resume", "{run}", "--k", "3"], "--resume goes on with a run as it was configured"),
+        (["train", "{new}.toml", "--out", "{new}"], "does not exist"),
+        (["evaluate", "{new}"], "is not a run folder: it has no config.toml"),
+        (["evaluate", "{run}", "--protocol", "mine"], "protocol must be one of standard, paper, got 'mine'"),
+        (["evaluate", "{run}", "--cutoffs", "5,x"], "--cutoffs takes whole numbers such as 5,10,20; got '5,x'"),
+        (["evaluate", "{run}", "--cutoffs", "0,5"], "got 0"),
+        (["evaluate", "{run}", "--cutoffs", "5,51"], "51"),
+        (["recommend", "{run}", "--user", "nobody"], "nobody"),
+        (["recommend", "{run}", "--out", "lists.xls"], "--out must end in .csv or .parquet, got lists.xls"),
+    ],
+)  # fmt: skip
+def test_a_wrong_input_is_one_message_and_exit_code_2(folder, tmp_path, arguments, message):
+    places = {"csv": folder / "clicks.csv", "run": folder / "run", "new": tmp_path / "new"}
+    errors = topshelf(*(text.format(**places) for text in arguments), code=2)
+    assert message in " ".join(errors.split())
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_launcher_sets_the_waiting_policy_and_prints_no_traceback(tmp_path):
+    script = "import os; from topshelf.launcher import main\ntry: main()\nfinally: print(os.environ['OMP_WAIT_POLICY'])"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "evaluate", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == "PASSIVE\n"
+    assert done.stderr == f"error: {tmp_path} is not a run folder: it has no config.toml\n"
