@@ -1,0 +1,219 @@
+"""Where negatives come from, against enumeration and simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import tensor
+from torch.testing import assert_close
+
+from topshelf import negatives
+from topshelf.errors import ConfigError
+from topshelf.negatives import (
+    NEGATIVES,
+    Catalogue,
+    InBatch,
+    PerQuery,
+    Population,
+    Shared,
+    draw_negatives,
+    sampled_scores,
+)
+from topshelf.ragged import Ragged, ragged_from_pairs
+from topshelf.training.batches import Batches
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def lists(*rows: list[int]) -> Ragged:
+    pairs = [(q, item) for q, row in enumerate(rows) for item in row]
+    owner, items = (torch.tensor([pair[place] for pair in pairs], dtype=torch.int64) for place in (0, 1))
+    return ragged_from_pairs(owner, items, len(rows))
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.lists(st.sets(st.integers(0, 7), max_size=7), min_size=1, max_size=5), seed=st.integers(0, 99))
+def test_a_positive_is_never_drawn(rows, seed):
+    drawn = draw_negatives(lists(*map(sorted, rows)), 20, 8, generator(seed))
+    assert drawn.shape == (len(rows), 20)
+    for items, row in zip(drawn.tolist(), rows, strict=True):
+        assert set(items) <= set(range(8)) - row
+
+
+def test_draws_are_uniform_over_the_items_that_are_not_positives():
+    rows = ([0, 1, 5], [9], [], [2, 3, 4, 6, 7, 8])
+    drawn = draw_negatives(lists(*rows), 20_000, 10, generator(1))
+    for items, row in zip(drawn, rows, strict=True):
+        counts = torch.bincount(items, minlength=10)
+        free = [item for item in range(10) if item not in row]
+        assert scipy.stats.chisquare(counts[free].numpy()).pvalue > 1e-3
+
+
+def test_a_single_negative_is_drawn_every_time():
+    assert draw_negatives(lists([0, 1, 3], [1, 2, 3]), 5, 4, generator()).tolist() == [[2] * 5, [0] * 5]
+
+
+def test_a_query_with_all_items_as_positives_has_no_negative_to_draw():
+    with pytest.raises(ConfigError, match="all 3 items as positives"):
+        draw_negatives(lists([0], [0, 1, 2]), 1, 3, generator())
+
+
+def test_no_query_at_all_draws_nothing():
+    assert draw_negatives(lists(), 3, 4, generator()).shape == (0, 3)
+
+
+def test_the_whole_catalogue_excludes_exactly_the_positives():
+    positives = lists([0, 2], [], [3])
+    draw = Catalogue().draw(positives, positives.indices, Population.of(positives, 4), generator())
+    assert draw.items is None
+    assert draw.is_shared
+    assert draw.mask(4).tolist() == [[True, False, True, False], [False] * 4, [False, False, False, True]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(1, 12), seed=st.integers(0, 99))
+def test_a_shared_draw_has_no_repeats_and_excludes_exactly_the_drawn_positives(n, seed):
+    rows = ([0, 4, 7], [], [1, 2, 3, 4])
+    positives = lists(*rows)
+    draw = Shared(n).draw(positives, positives.indices, Population.of(positives, 9), generator(seed))
+    items = draw.items.tolist()
+    assert len(items) == len(set(items)) == min(n, 9)
+    assert draw.is_shared
+    assert draw.log_q is None
+    assert draw.mask(len(items)).tolist() == [[item in row for item in items] for row in rows]
+
+
+def test_a_shared_draw_is_uniform():
+    positives = lists([0])
+    population, stream = Population.of(positives, 12), generator(3)
+    drawn = [Shared(4).draw(positives, positives.indices, population, stream).items for _ in range(3000)]
+    assert scipy.stats.chisquare(torch.bincount(torch.cat(drawn)).numpy()).pvalue > 1e-3
+
+
+def test_each_query_has_draws_of_its_own():
+    positives = lists([0, 1], [2])
+    draw = PerQuery(50).draw(positives, positives.indices, Population.of(positives, 6), generator())
+    assert not draw.is_shared
+    assert draw.mask(50) is None
+    assert not torch.equal(draw.items[0], draw.items[1])
+
+
+@pytest.mark.parametrize("source", [Shared, PerQuery])
+def test_a_sample_of_none_is_refused(source):
+    with pytest.raises(ConfigError, match="n must be >= 1, got 0"):
+        source(0)
+
+
+@pytest.mark.parametrize("name", NEGATIVES)
+def test_every_source_draws_the_same_from_the_same_stream(name):
+    positives = lists([0, 4], [1], [2, 4])
+    population = Population.of(positives, 9)
+    a, b = (NEGATIVES[name]().draw(positives, positives.indices, population, generator(5)) for _ in range(2))
+    assert a.items is b.items is None or torch.equal(a.items, b.items)
+
+
+def test_the_population_leaves_out_queries_that_no_batch_holds():
+    population = Population.of(lists([0, 1, 2], [1], [], [1, 2]), 3)
+    assert population.item_counts.tolist() == [0, 2, 1]
+    assert (population.n_queries, population.n_items) == (2, 3)
+
+
+def test_the_chance_of_being_drawn_is_the_hypergeometric():
+    for pool in (1, 2, 5, 20, 300, 5000):
+        for drawn in {1, min(2, pool), max(1, pool // 10), max(1, pool // 3), pool}:
+            marked = np.unique(np.linspace(1, pool, 50).astype(int))
+            expected = 1 - scipy.stats.hypergeom.pmf(0, pool, marked, drawn)
+            found = negatives._chance_drawn(torch.from_numpy(marked), drawn, pool)
+            assert_close(found, torch.from_numpy(expected), rtol=0.02, atol=1e-12)
+
+
+def skewed(n_queries=60, n_items=40, seed=0) -> Ragged:
+    """Popular items first; the last five have no interaction at all."""
+    random = np.random.default_rng(seed)
+    chance = 1 / np.arange(1, n_items - 4)
+    rows = [
+        sorted(random.choice(n_items - 5, size=random.integers(1, 12), replace=False, p=chance / chance.sum()).tolist())
+        for _ in range(n_queries)
+    ]
+    return lists(*rows)
+
+
+@pytest.mark.parametrize(
+    ("order", "size", "n_epochs"), [("query", 60, 1), ("query", 30, 200), ("query", 6, 200), ("pair", 40, 200)]
+)
+def test_in_batch_partitions_estimate_the_catalogues_without_bias(order, size, n_epochs):
+    """Over the batches that hold a positive, the mean of n / N exp(s - log_q) is the sum over the catalogue.
+
+    The sum runs over the query's negatives that have training interactions; n / N with n the size of the catalogue
+    and N that of the draw is what ``effective_n`` = n makes of it.
+    """
+    positives, n_items = skewed(), 40
+    exponentials = torch.randn(60, n_items, generator=generator(1), dtype=torch.float64).exp()
+    population = Population.of(positives, n_items)
+    batches = Batches(positives, n_items, order=order, size=size)
+    total, count = torch.zeros(60, dtype=torch.float64), torch.zeros(60, dtype=torch.float64)
+    stream = generator(2)
+    for _ in range(n_epochs):
+        for batch in batches.epoch(stream):
+            draw = InBatch().draw(batch.positives, batch.item, population, stream)
+            columns = exponentials[batch.query][:, draw.items] * torch.exp(-draw.log_q)
+            estimate = columns.masked_fill(draw.mask(draw.items.numel()), 0).sum(1) * n_items / draw.items.numel()
+            # Once for every positive of the query: what the loss averages over.
+            total.index_add_(0, batch.query[batch.owner], estimate[batch.owner])
+            count.index_add_(0, batch.query[batch.owner], torch.ones(batch.owner.numel(), dtype=torch.float64))
+    own = torch.zeros(60, n_items, dtype=torch.bool)
+    own[positives.owner(), positives.indices] = True
+    expected = exponentials.masked_fill(own | (population.item_counts == 0), 0).sum(1)
+    ratio = total / count / expected
+    assert abs(float(ratio.mean()) - 1) < 0.01
+    assert_close(ratio, torch.ones_like(ratio), rtol=0, atol=0.15)
+
+
+def test_in_batch_items_come_once_and_positives_are_masked():
+    positives = lists([0, 4], [4], [2])
+    draw = InBatch().draw(positives, positives.indices, Population.of(positives, 9), generator())
+    assert draw.items.tolist() == [0, 2, 4]
+    assert draw.mask(3).tolist() == [[True, False, True], [False, False, True], [False, True, False]]
+    # The batch is everything there is: each item was certain to be in it, against 3 / 9.
+    assert_close(draw.log_q, torch.full((3,), math.log(3)))
+
+
+def test_a_batch_of_one_query_has_nothing_but_masked_items():
+    positives = lists([0, 4], [4], [2])
+    draw = InBatch().draw(positives.select(tensor([0])), tensor([0, 4]), Population.of(positives, 9), generator())
+    assert draw.mask(2).all()
+    assert draw.log_q.isfinite().all()
+
+
+@pytest.mark.parametrize("n_items", [50, 200])  # on both sides of 32 items a sample of 4
+def test_sampled_scores_and_their_gradients_are_those_of_direct_indexing(n_items):
+    stream = generator(4)
+    queries = torch.randn(7, 3, generator=stream, dtype=torch.float64, requires_grad=True)
+    items = torch.randn(n_items, 3, generator=stream, dtype=torch.float64, requires_grad=True)
+    ids = torch.randint(n_items, (7, 4), generator=stream)
+    weight = torch.randn(7, 4, generator=stream, dtype=torch.float64)
+    direct = (queries.unsqueeze(1) * items[ids]).sum(2)
+    found = sampled_scores(queries, items, ids)
+    assert_close(found, direct)
+    for a, b in zip(
+        torch.autograd.grad((found * weight).sum(), (queries, items)),
+        torch.autograd.grad((direct * weight).sum(), (queries, items)),
+        strict=True,
+    ):
+        assert_close(a, b)
+
+
+def test_sampled_scores_do_not_depend_on_the_blocks():
+    stream = generator(4)
+    queries, items = torch.randn(700, 64, generator=stream), torch.randn(5000, 64, generator=stream)
+    ids = torch.randint(5000, (700, 120), generator=stream)  # 546 queries a block
+    assert_close(sampled_scores(queries, items, ids), (queries @ items.T).gather(1, ids), rtol=1e-4, atol=1e-4)
+    assert sampled_scores(queries[:0], items, ids[:0]).shape == (0, 120)
