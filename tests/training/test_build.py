@@ -1,0 +1,105 @@
+"""From a config to the objects it names."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+from topshelf.config import make_config
+from topshelf.errors import ConfigError
+from topshelf.losses import BPR, LOSSES, SLatK, SoftmaxLoss
+from topshelf.models import EASE, MF, MODELS
+from topshelf.negatives import Catalogue, InBatch, PerQuery, Shared
+from topshelf.ragged import ragged_from_pairs
+from topshelf.training.build import build_loss, build_model, build_negatives, build_objective, resolve
+
+
+def config(**values):
+    return resolve(make_config(values))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_resolved_config_spells_out_every_setting_and_stays_as_it_is(model, loss):
+    resolved = config(model={"name": model}, loss={"name": loss})
+    for component, cls in ((resolved.model, MODELS[model]), (resolved.loss, LOSSES[loss])):
+        accepted = set(inspect.signature(cls.__init__).parameters) - {"self", "n_queries", "n_items", "reduction"}
+        assert set(component.settings) == accepted
+    assert resolve(resolved) == resolved
+
+
+def test_k_goes_to_the_loss_unless_it_has_its_own():
+    assert config(k=7).loss.settings["k"] == 7
+    assert config(k=7, loss={"name": "slatk", "k": 3}).loss.settings["k"] == 3
+    assert "k" not in config(k=7, loss={"name": "bpr"}).loss.settings
+
+
+def test_the_loss_chooses_the_score_unless_somebody_did():
+    assert config(loss={"name": "softmax"}).model.settings["score"] == "cosine"
+    assert config(loss={"name": "bpr"}).model.settings["score"] == "dot"
+    assert config(loss={"name": "bpr"}, model={"name": "mf", "score": "cosine"}).model.settings["score"] == "cosine"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"loss": {"name": "sl"}}, r"loss\.name must be one of slatk, .*, got 'sl'|loss\.name must be one of .*'sl'"),
+        ({"model": {"name": "mff"}}, r"model\.name must be one of mf, ease, popularity.*, got 'mff'"),
+        ({"loss": {"name": "slatk", "temperature": 1}}, r"loss\.temperature is not a setting; accepted here: k, tau"),
+        ({"loss": {"name": "slatk", "reduction": "sum"}}, r"loss\.reduction is not a setting"),
+        ({"model": {"name": "mf", "n_items": 3}}, r"model\.n_items is not a setting; accepted here: dim, score, init"),
+        ({"model": {"name": "popularity", "dim": 3}}, r"model\.dim is not a setting; accepted here: none"),
+        ({"model": {"name": "mf", "dim": "wide"}}, r"model\.dim: .*got 'wide'"),
+    ],
+)
+def test_unknown_names_and_settings_are_refused_before_anything_is_built(values, message):
+    with pytest.raises(ConfigError, match=message):
+        config(**values)
+
+
+def test_settings_reach_what_is_built():
+    resolved = config(k=4, model={"name": "mf", "dim": 8}, loss={"name": "slatk", "tau": 0.5, "distance": "sigmoid"})
+    model, loss = build_model(resolved, 3, 5), build_loss(resolved, 3)
+    assert isinstance(model, MF)
+    assert (model.query_vectors.shape, model.item_vectors.shape) == ((3, 8), (5, 8))
+    assert isinstance(loss, SLatK)
+    assert (loss.k, loss.tau, loss.distance, loss.threshold.shape) == (4, 0.5, "sigmoid", (3,))
+    assert isinstance(build_model(config(model={"name": "ease", "l2": 2}), 3, 5), EASE)
+    assert isinstance(build_loss(config(loss={"name": "bpr"}), 3), BPR)
+
+
+@pytest.mark.parametrize(
+    ("settings", "loss", "kind", "n"),
+    [
+        ({}, SoftmaxLoss(), Catalogue, None),
+        ({}, BPR(), PerQuery, 1),
+        ({"n": 9}, BPR(), PerQuery, 9),
+        ({"kind": "catalogue"}, BPR(), Catalogue, None),
+        ({"kind": "shared"}, BPR(), Shared, 1000),
+        ({"kind": "shared", "n": 9}, SoftmaxLoss(), Shared, 9),
+        ({"kind": "per_query"}, SoftmaxLoss(), PerQuery, 1000),
+        ({"kind": "in_batch"}, SoftmaxLoss(), InBatch, None),
+    ],
+)
+def test_negatives_are_those_asked_for_or_those_that_fit_the_loss(settings, loss, kind, n):
+    found = build_negatives(make_config({"negatives": settings}), loss)
+    assert type(found) is kind
+    assert getattr(found, "n", None) == n
+
+
+@pytest.mark.parametrize("kind", ["catalogue", "in_batch"])
+def test_a_number_of_negatives_is_refused_where_nothing_is_drawn(kind):
+    with pytest.raises(ConfigError, match=rf"negatives\.n does not go with negatives\.kind = '{kind}', got 5"):
+        build_negatives(make_config({"negatives": {"kind": kind, "n": 5}}), SoftmaxLoss())
+
+
+def test_the_objective_holds_what_the_config_says():
+    resolved = config(negatives={"effective_n": 50}, train={"workspace_mib": 3})
+    positives = ragged_from_pairs(torch.tensor([0, 1]), torch.tensor([1, 2]), 2)
+    objective = build_objective(resolved, build_model(resolved, 2, 4), positives)
+    assert objective.effective_n == 50
+    assert objective.workspace.budget == 3 * 2**20
+    assert objective.population.item_counts.tolist() == [0, 1, 1, 0]
+    assert isinstance(objective.negatives, Catalogue)

@@ -1,0 +1,202 @@
+"""The objective against the loss of scores computed one by one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from topshelf.catalogue import Workspace
+from topshelf.losses import BPR, LOSSES, SLatK, SoftmaxLoss
+from topshelf.models import MF
+from topshelf.negatives import NEGATIVES, Catalogue, InBatch, PerQuery, Shared
+from topshelf.ragged import ragged_from_pairs
+from topshelf.training.batches import Batches, stream
+from topshelf.training.objective import DEFAULT_EFFECTIVE_N, Objective
+
+N_QUERIES, N_ITEMS = 8, 13
+ORDERS = pytest.mark.parametrize("order", ["query", "pair"])
+
+
+@pytest.fixture
+def positives():
+    taken = torch.rand(N_QUERIES, N_ITEMS, generator=torch.Generator().manual_seed(1)) < 0.3
+    taken[:, 0] = True  # nobody without positives
+    taken[torch.arange(N_ITEMS) % N_QUERIES, torch.arange(N_ITEMS)] = True  # and no item that nobody has
+    rows, items = taken.nonzero().T
+    return ragged_from_pairs(rows, items, N_QUERIES)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(2)
+    return MF(N_QUERIES, N_ITEMS, dim=4, init="normal").double()
+
+
+def a_batch(positives, order="query", size=5, repeat=False):
+    return next(Batches(positives, N_ITEMS, order=order, size=size, repeat_queries=repeat).epoch(stream(0)))
+
+
+def slatk(**settings):
+    loss = SLatK(N_QUERIES, k=3, tau=0.3, tau_weight=0.8, **settings).double()
+    loss.threshold.copy_(torch.linspace(-0.5, 0.5, N_QUERIES))
+    return loss
+
+
+def table(model):
+    queries, items = model.encode()
+    return (queries @ items.T).tolist()
+
+
+def rivals(positives, query):
+    bounds = positives.indptr.tolist()
+    own = positives.indices[bounds[query] : bounds[query + 1]].tolist()
+    return [item for item in range(N_ITEMS) if item not in own]
+
+
+def slow_softmax(scores, positives, query, item, tau, effective_n):
+    """log sum exp over all items that are not positives, less log(|I| / N)."""
+    total = sum(math.exp((scores[query][j] - scores[query][item]) / tau) for j in rivals(positives, query))
+    return math.log(total) - math.log(N_ITEMS / effective_n)
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def pairs(batch):
+    return list(zip(batch.query[batch.owner].tolist(), batch.item.tolist(), strict=True))
+
+
+@ORDERS
+@pytest.mark.parametrize("effective_n", [None, 1, 50])
+def test_softmax_over_the_catalogue_is_scaled_to_the_effective_size(model, positives, order, effective_n):
+    objective = Objective(model, SoftmaxLoss(tau=0.3), Catalogue(), positives, effective_n=effective_n)
+    batch, scores = a_batch(positives, order), table(model)
+    n = effective_n or DEFAULT_EFFECTIVE_N
+    each = [slow_softmax(scores, positives, query, item, 0.3, n) for query, item in pairs(batch)]
+    assert objective(batch, stream(0))[0].item() == pytest.approx(sum(each) / len(each))
+
+
+@ORDERS
+def test_slatk_over_the_catalogue_weighs_the_scaled_softmax(model, positives, order):
+    loss = slatk()
+    batch, scores, beta = a_batch(positives, order), table(model), loss.threshold.tolist()
+    each = [
+        sigmoid((scores[query][item] - beta[query]) / 0.8) * slow_softmax(scores, positives, query, item, 0.3, 1000)
+        for query, item in pairs(batch)
+    ]
+    found = Objective(model, loss, Catalogue(), positives)(batch, stream(0))[0]
+    assert found.item() == pytest.approx(sum(each) / len(each))
+
+
+def gradients(objective, batch):
+    value, _ = objective(batch, stream(0))
+    return value, torch.autograd.grad(value, list(objective.model.parameters()))
+
+
+@pytest.mark.parametrize("make", [lambda: SoftmaxLoss(tau=0.3), slatk, lambda: slatk(distance="sigmoid"), BPR])
+def test_a_shared_draw_of_everything_is_the_catalogue(model, positives, make):
+    batch, loss = a_batch(positives), make()
+    exact = gradients(Objective(model, loss, Catalogue(), positives, effective_n=20), batch)
+    shared = gradients(Objective(model, loss, Shared(N_ITEMS + 5), positives, effective_n=20), batch)
+    assert_close(shared, exact)
+
+
+def test_a_shared_draw_is_as_large_as_drawn_unless_an_effective_size_is_given(model, positives):
+    batch, loss = a_batch(positives), SoftmaxLoss(tau=0.3)
+    plain = Objective(model, loss, Shared(6), positives)(batch, stream(0))[0]
+    scaled = Objective(model, loss, Shared(6), positives, effective_n=60)(batch, stream(0))[0]
+    # A query whose drawn items are all positives costs nothing either way.
+    draw = Shared(6).draw(
+        batch.positives, batch.item, Objective(model, loss, Shared(6), positives).population, stream(0)
+    )
+    with_rivals = (~draw.mask(6)).any(1)[batch.owner].double().mean()
+    assert_close(scaled - plain, math.log(10) * with_rivals)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("kind", NEGATIVES)
+@ORDERS
+def test_every_source_of_negatives_moves_both_tables(model, positives, name, kind, order):
+    loss = slatk() if name == "slatk" else LOSSES[name]()
+    objective = Objective(model, loss, NEGATIVES[kind](), positives, effective_n=100)
+    batch = a_batch(positives, order, size=8, repeat=not objective.shares_negatives)
+    value, (to_queries, to_items) = gradients(objective, batch)
+    assert value.isfinite()
+    for gradient in (to_queries, to_items):
+        assert gradient.isfinite().all()
+    moved = to_queries.abs().sum(1) > 0
+    assert set(moved.nonzero().squeeze(1).tolist()) == set(batch.query.tolist())
+    assert (to_items.abs().sum(1) > 0).sum() > 5
+
+
+def test_slatk_with_the_sigmoid_distance_takes_the_dense_way_and_follows_its_formula(model, positives):
+    loss = slatk(distance="sigmoid")
+    assert not loss.accepts_partition
+    batch, scores, beta = a_batch(positives), table(model), loss.threshold.tolist()
+    each = []
+    for query, item in pairs(batch):
+        total = sum(sigmoid((scores[query][j] - scores[query][item]) / 0.3) for j in rivals(positives, query))
+        weight = sigmoid((scores[query][item] - beta[query]) / 0.8)
+        each.append(weight * (math.log(total) - math.log(N_ITEMS / 30)))
+    found = Objective(model, loss, Catalogue(), positives, effective_n=30)(batch, stream(0))[0]
+    assert found.item() == pytest.approx(sum(each) / len(each))
+
+
+def test_bpr_over_the_catalogue_is_the_mean_over_all_negatives(model, positives):
+    batch, scores = a_batch(positives), table(model)
+    each = []
+    for query, item in pairs(batch):
+        costs = [math.log1p(math.exp(scores[query][j] - scores[query][item])) for j in rivals(positives, query)]
+        each.append(sum(costs) / len(costs))
+    found = Objective(model, BPR(), Catalogue(), positives)(batch, stream(0))[0]
+    assert found.item() == pytest.approx(sum(each) / len(each))
+
+
+def test_negatives_of_its_own_are_looked_at_by_each_pair(model, positives):
+    objective = Objective(model, SoftmaxLoss(tau=0.3), PerQuery(4), positives)
+    batch, scores = a_batch(positives, "pair", size=7, repeat=True), table(model)
+    drawn = PerQuery(4).draw(batch.positives, batch.item, objective.population, stream(0)).items.tolist()
+    each = [
+        math.log(sum(math.exp((scores[query][j] - scores[query][item]) / 0.3) for j in items))
+        for (query, item), items in zip(pairs(batch), drawn, strict=True)
+    ]
+    assert objective(batch, stream(0))[0].item() == pytest.approx(sum(each) / len(each))
+    assert not objective.shares_negatives
+
+
+def test_in_batch_negatives_of_a_batch_of_everything_are_the_catalogue(model, positives):
+    """All items that anybody has were certain to be there, so nothing is corrected."""
+    batch = a_batch(positives, size=N_QUERIES)
+    assert set(batch.item.tolist()) == set(range(N_ITEMS))
+    exact = gradients(Objective(model, slatk(), Catalogue(), positives), batch)
+    in_batch = gradients(Objective(model, slatk(), InBatch(), positives), batch)
+    assert_close(in_batch, exact)
+
+
+@pytest.mark.parametrize("kind", ["catalogue", "shared", "in_batch"])
+def test_the_way_without_scores_agrees_with_the_dense_way(model, positives, kind):
+    batch, loss = a_batch(positives), slatk()
+    objective = Objective(model, loss, NEGATIVES[kind](), positives, effective_n=40)
+    short = gradients(objective, batch)
+    loss.accepts_partition = False
+    assert_close(gradients(objective, batch), short, rtol=1e-6, atol=1e-7)  # log_q is float32
+
+
+def test_a_small_workspace_changes_nothing(model, positives):
+    batch = a_batch(positives)
+    whole = gradients(Objective(model, slatk(), Catalogue(), positives), batch)
+    tiled = gradients(Objective(model, slatk(), Catalogue(), positives, workspace=Workspace(5 * 8 * 3)), batch)
+    assert_close(tiled, whole)
+
+
+def test_what_was_scored_is_handed_on_without_its_graph(model, positives):
+    batch = a_batch(positives)
+    _, scored = Objective(model, BPR(), Catalogue(), positives)(batch, stream(0))
+    assert not any(tensor.requires_grad for tensor in vars(scored).values())
+    everything = table(model)
+    assert_close(scored.positive.tolist(), [everything[query][item] for query, item in pairs(batch)])
+    assert_close((scored.queries @ scored.items.T).tolist(), [everything[query] for query in batch.query.tolist()])
