@@ -1,0 +1,62 @@
+"""What people import, and what importing costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import topshelf
+
+ROOT = Path(__file__).parents[1]
+NAMES = [
+    "BPR", "EASE", "MF", "CheckpointError", "ConfigError", "DataError", "Evaluation", "Interactions", "Popularity",
+    "Recommender", "RunConfig", "SLatK", "SoftmaxLoss", "TopshelfError", "TrainingError", "compare", "evaluate", "fit",
+    "load", "load_split", "resume",
+]  # fmt: skip
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_public_names_are_these():
+    assert sorted(topshelf.__all__) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", topshelf.__all__)
+def test_every_public_name_resolves_to_the_thing_of_that_name(name):
+    assert getattr(topshelf, name).__name__ == name
+    assert name in dir(topshelf)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'topshelf' has no attribute 'nothing'"):
+        _ = topshelf.nothing
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    heavy = {"torch", "polars", "scipy", "pydantic"}
+    assert run(f"import sys, topshelf; print({heavy} & set(sys.modules))") == "set()"
+
+
+def test_importing_one_loss_does_not_import_the_whole_house():
+    code = """
+import sys
+from topshelf.losses import SLatK
+print(sorted(name for name in sys.modules if name.startswith("topshelf.") and name.count(".") == 1))
+print("polars" in sys.modules, "pydantic" in sys.modules)
+"""
+    houses, heavy = run(code).splitlines()
+    assert set(eval(houses)) <= {f"topshelf.{name}" for name in ("errors", "losses", "ragged", "ranking", "thresholds")}
+    assert heavy == "False False"
+
+
+def test_import_contracts_pass():
+    linter = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
