@@ -190,9 +190,10 @@ def preset(data: str, model: str, loss: str) -> dict[str, Any]:
     """The settings shipped for a dataset, else the general ones for the model and loss, else none."""
     folder = resources.files("topshelf") / "configs"
     shipped = {entry.name: entry for entry in folder.iterdir()} if folder.is_dir() else {}
-    for name in (f"{data}.{model}.{loss}.toml", f"default.{model}.{loss}.toml"):
-        if name in shipped:
-            return tomllib.loads(shipped[name].read_text(encoding="utf-8"))
+    for whose in (data, "default"):
+        for what in (f"{model}.{loss}", model):  # a closed-form model has no loss
+            if entry := shipped.get(f"{whose}.{what}.toml"):
+                return tomllib.loads(entry.read_text(encoding="utf-8"))
     return {}
 
 

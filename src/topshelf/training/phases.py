@@ -11,7 +11,7 @@ import torch
 
 from topshelf.config import RunConfig
 from topshelf.data import Split
-from topshelf.errors import TrainingError
+from topshelf.errors import DataError, TrainingError
 from topshelf.evaluation import ndcg
 from topshelf.models import Model
 from topshelf.ragged import Ragged, merge
@@ -67,6 +67,7 @@ class Phases:
         self.config, self.split, self.quiet = config, split, quiet
         self.folder: RunFolder | None = None
         self.lists = Lists.of(split, config.train.device)
+        _check_parts(self.lists, split.kind)
         self._first_model = self._new_model()
         if not self._first_model.is_closed_form:
             self._first_trainer = self._trainer(config, self._first_model, self.lists.train, self._validate)
@@ -156,3 +157,13 @@ class Phases:
             torch.manual_seed(stream(self.config.seed, _INITIAL_VALUES).initial_seed())
             model = build_model(self.config, self.split.n_users, self.split.n_items)
         return model.to(self.config.train.device)
+
+
+def _check_parts(lists: Lists, kind: str) -> None:
+    """Better now than after hours of training."""
+    for name, setting in (("valid", "data.valid_fraction"), ("test", "data.test_fraction")):
+        if getattr(lists, name).indices.numel() == 0:
+            raise DataError(
+                f"the {name} part of the {kind} split is empty: no user has anything left to find there. Use more "
+                f"data, a larger {setting}, or another data.split"
+            )

@@ -1,0 +1,98 @@
+"""MF with SL@20, softmax and BPR beside EASE and popularity, on the paper's datasets, under both protocols.
+
+    python benchmarks/published.py [--quick] [--data NAME ...] [--json FILE]
+
+Shipped settings, seeds 0, 1, 2 (another validation split and another start each), means over seeds. No refit: every
+model learns from the same 90% of train. ``--quick`` runs one seed and ten epochs, to see that it works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from topshelf.config import assemble
+from topshelf.training import fit
+from topshelf.training.folder import environment
+
+METHODS = {
+    "MF, SL@20": ("mf", "slatk"),
+    "MF, softmax": ("mf", "softmax"),
+    "MF, BPR": ("mf", "bpr"),
+    "EASE": ("ease", "slatk"),
+    "Popularity": ("popularity", "slatk"),
+}
+# NDCG@20 of MF in the paper's tables; under its own protocol.
+PUBLISHED = {
+    ("amazon2014-health", "MF, SL@20"): 0.1390,
+    ("amazon2014-health", "MF, softmax"): 0.1261,
+    ("amazon2014-health", "MF, BPR"): 0.1234,
+    ("amazon2014-electronic", "MF, SL@20"): 0.0590,
+    ("amazon2014-electronic", "MF, softmax"): 0.0529,
+    ("amazon2014-electronic", "MF, BPR"): 0.0527,
+    ("movielens-100k", "MF, SL@20"): 0.3677,
+}
+METRIC = "ndcg@20"
+
+
+def measure(data: str, label: str, seeds: range, quick: bool) -> dict[str, Any]:
+    model, loss = METHODS[label]
+    more: dict[str, Any] = {"evaluate": {"auc": False, "cutoffs": [20]}}
+    if quick:
+        more["train"] = {"epochs": 10}
+    row: dict[str, Any] = {"data": data, "method": label, "standard": [], "paper": [], "valid": [], "epochs": []}
+    seconds = []
+    for seed in seeds:
+        fitted = fit(assemble(data=data, model=model, loss=loss, k=20, seed=seed, more=more))
+        for protocol in ("standard", "paper"):
+            row[protocol].append(fitted.evaluate(protocol).mean()[METRIC])
+        row["valid"].append(fitted.evaluate(part="valid").mean()[METRIC])
+        row["epochs"].append(fitted.best_epoch)
+        seconds.append(fitted.seconds)
+    row |= {"seconds": statistics.mean(seconds), "published": PUBLISHED.get((data, label))}
+    row["config"] = fitted.config.model_dump(mode="json")
+    return row
+
+
+def line(row: dict[str, Any]) -> str:
+    def cell(values: list[float]) -> str:
+        spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+        return f"{statistics.mean(values):.4f}{spread}"
+
+    published = f"{row['published']:.4f}" if row["published"] else ""
+    return (
+        f"| {row['data']} | {row['method']} | {cell(row['standard'])} | {cell(row['paper'])} | {published} "
+        f"| {row['seconds']:.1f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--data", nargs="+", default=["amazon2014-health", "movielens-100k"])
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    seeds = range(1 if options.quick else 3)
+    print(f"| data | method | {METRIC} standard | {METRIC} paper | published | seconds |\n|---|---|---|---|---|---|")
+    rows = []
+    for data in options.data:
+        for label in METHODS:
+            rows.append(measure(data, label, seeds, options.quick))
+            print(line(rows[-1]), flush=True)
+    if options.json:
+        result = {
+            "command": "python benchmarks/published.py --data " + " ".join(options.data),
+            "date": datetime.now(UTC).date().isoformat(),
+            "seeds": list(seeds),
+            "environment": environment(assemble(data=options.data[0])),
+            "rows": rows,
+        }
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
