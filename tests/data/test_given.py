@@ -120,3 +120,11 @@ def test_a_foreign_folder_is_never_overwritten(tmp_path):
 def test_a_folder_without_a_split_says_what_it_needs(tmp_path):
     with pytest.raises(DataError, match=r"has no train.tsv"):
         read_given(tmp_path)
+
+
+def test_parts_that_share_an_interaction_are_refused(tmp_path):
+    split = make_split(generate(60, 40))
+    write_split(split, tmp_path / "out", {})
+    split.train.to_frame().write_parquet(tmp_path / "out" / "test.parquet")
+    with pytest.raises(DataError, match="train and test must not share an interaction, got .* such as user"):
+        read_given(tmp_path / "out")

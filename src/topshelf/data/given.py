@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import shutil
 import tempfile
@@ -43,6 +44,25 @@ def is_given(path: Path) -> bool:
 
 def read_given(path: Path) -> GivenSplit:
     """Read the paper's zip, a folder of its files, or a prepared folder."""
+    given = _read_any(path)
+    _check_disjoint(given, path)
+    return given
+
+
+def _check_disjoint(given: GivenSplit, path: Path) -> None:
+    parts = {"train": given.train, "valid": given.valid, "test": given.test}
+    keys = {name: part.rows() * part.n_items + part.indices for name, part in parts.items() if part is not None}
+    for one, other in itertools.combinations(keys, 2):
+        shared = np.intersect1d(keys[one], keys[other], assume_unique=True)
+        if shared.size:
+            user, item = divmod(int(shared[0]), given.train.n_items)
+            raise DataError(
+                f"{path}: {one} and {other} must not share an interaction, got {shared.size} in both, such as user "
+                f"{given.train.users.ids([user])[0]} with item {given.train.items.ids([item])[0]}."
+            )
+
+
+def _read_any(path: Path) -> GivenSplit:
     if path.is_dir():
         if (path / "train.parquet").is_file():
             return _read_prepared(path)
