@@ -1,6 +1,6 @@
 """From a table to lists, in Python.
 
-    python examples/in_python.py
+python examples/in_python.py
 """
 
 from __future__ import annotations
