@@ -68,9 +68,9 @@ class DataSettings(Settings):
 
 class NegativesSettings(Settings):
     kind: Literal["auto", "catalogue", "shared", "per_query", "in_batch"] = "auto"
-    """auto: the exact catalogue where the loss takes a log-partition, else one per query."""
+    """auto: the exact catalogue where the loss takes a log-partition, else per_query."""
     n: int | None = Field(None, ge=1)
-    """How many to draw: shared 1000, per_query 1000 (1 when chosen by auto)."""
+    """How many to draw, shared or per_query: 1000; with auto as many as the loss prefers (BPR: 1)."""
     effective_n: int | None = Field(None, ge=1)
     """Size to which the partition is scaled: 1000 for the catalogue, as drawn for samples."""
 

@@ -73,26 +73,24 @@ class Recommender:
         """
         fitted = self._checked()
         split = fitted.dataset.split
-        rows = torch.from_numpy(
-            np.arange(split.n_users) if users is None else split.users.index(users).astype(np.int64)
-        )
+        rows = torch.arange(split.n_users) if users is None else _rows(split.users, users)
         lists = Lists.of(split, fitted.config.train.device)
         k = fitted.config.k if k is None else at_least("k", k, 1)
         with torch.no_grad():
             queries, items = fitted.model.encode()
             seen = merge(lists.train, lists.valid) if filter_seen else None
-            values, indices = top_k(queries, items, k, exclude=seen, rows=rows)
+            values, indices = top_k(queries, items, min(k, items.size(0)), exclude=seen, rows=rows)
         return self._table("user", split.users, rows, values, indices)
 
     def similar_items(self, items: Sequence[Any], k: int = 10) -> pl.DataFrame:
         """The ``k`` items whose vectors point the same way as each of ``items``, itself left out."""
         fitted = self._checked()
-        rows = torch.from_numpy(fitted.dataset.split.items.index(items).astype(np.int64))
+        rows = _rows(fitted.dataset.split.items, items)
         with torch.no_grad():
             vectors = F.normalize(fitted.model.encode()[1], dim=1)
             n_items = vectors.size(0)
             itself = Ragged(torch.arange(n_items + 1), torch.arange(n_items))
-            values, indices = top_k(vectors, vectors, at_least("k", k, 1), exclude=itself, rows=rows)
+            values, indices = top_k(vectors, vectors, min(at_least("k", k, 1), n_items), exclude=itself, rows=rows)
         return self._table("item", fitted.dataset.split.items, rows, values, indices)
 
     def evaluate(self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None) -> Evaluation:
@@ -111,7 +109,11 @@ class Recommender:
     @classmethod
     def of(cls, fitted: Fitted) -> Recommender:
         """The recommender of a model that is fitted already."""
-        recommender = cls()
+        config = fitted.config
+        sections = config.model_dump(include={"negatives", "threshold", "train", "evaluate"})
+        recommender = cls(
+            k=config.k, seed=config.seed, model=config.model.model_dump(), loss=config.loss.model_dump(), **sections
+        )
         recommender._fitted = fitted
         return recommender
 
@@ -146,6 +148,12 @@ class Recommender:
         if dataset.titles is not None:
             columns["title"] = pl.Series(dataset.titles).gather(found)
         return pl.DataFrame(columns)
+
+
+def _rows(ids: IdMap, wanted: Any) -> torch.Tensor:
+    """Dense indices of external ids; a single id stands for a list of one."""
+    listed = [wanted] if isinstance(wanted, str | int) else wanted
+    return torch.from_numpy(ids.index(listed).astype(np.int64))
 
 
 def _dataset(data: Any, config: RunConfig) -> Dataset:

@@ -110,11 +110,10 @@ def incremental_step(
     excess = over_negative.sum(1) * each
     count = count.index_add(0, owner, (over_positive > 0).to(count.dtype))
     excess = excess.index_add(0, owner, over_positive.to(excess.dtype))
-    # With few scores above the level their mean excess says little (with none, nothing): one item's worth of the
-    # sample's own spread steadies it.
-    scale = (excess + _masked_std(negative_scores, counted)) / (count + 1)
-    # Half a count keeps the logarithm finite; three mean excesses bound a step taken from a poor first guess.
-    step = torch.log((count + 0.5) / (k + 0.5)).clamp(-3, 3)
+    # One sampled item's worth of the sample's spread steadies the scale where few scores, or none, are above the
+    # level; half a sampled item keeps the logarithm finite; three scales bound a step from a poor first guess.
+    scale = (excess + each * _masked_std(negative_scores, counted)) / (count + each)
+    step = torch.log((count + 0.5 * each) / (k + 0.5 * each)).clamp(-3, 3)
     return threshold + rate * scale * step
 
 

@@ -103,3 +103,15 @@ def test_the_objective_holds_what_the_config_says():
     assert objective.workspace.budget == 3 * 2**20
     assert objective.population.item_counts.tolist() == [0, 1, 1, 0]
     assert isinstance(objective.negatives, Catalogue)
+
+
+def test_hits_cannot_be_kept_where_a_batch_holds_only_some_positives():
+    chosen = make_config({"loss": {"name": "slatk", "keep_hits": True}, "train": {"order": "pair"}})
+    with pytest.raises(ConfigError, match="keep_hits needs all positives of a user in one batch"):
+        resolve(chosen)
+
+
+def test_a_loss_that_needs_the_negatives_gets_as_many_as_it_prefers():
+    for loss, n in (({"name": "bpr"}, 1), ({"name": "slatk", "distance": "sigmoid"}, 1000)):
+        chosen = resolve(make_config({"loss": loss}))
+        assert build_negatives(chosen, build_loss(chosen, 3)).n == n

@@ -9,10 +9,15 @@ import torch
 from torch.testing import assert_close
 
 from topshelf.catalogue import Workspace
+from topshelf.config import make_config
+from topshelf.data import Dataset, generate, make_split
+from topshelf.errors import ConfigError
 from topshelf.losses import BPR, LOSSES, SLatK, SoftmaxLoss
 from topshelf.models import MF
 from topshelf.negatives import NEGATIVES, Catalogue, InBatch, PerQuery, Shared
 from topshelf.ragged import ragged_from_pairs
+from topshelf.training import fit
+from topshelf.training import objective as objective_module
 from topshelf.training.batches import Batches, stream
 from topshelf.training.objective import DEFAULT_EFFECTIVE_N, Objective
 
@@ -200,3 +205,12 @@ def test_what_was_scored_is_handed_on_without_its_graph(model, positives):
     everything = table(model)
     assert_close(scored.positive.tolist(), [everything[query][item] for query, item in pairs(batch)])
     assert_close((scored.queries @ scored.items.T).tolist(), [everything[query] for query in batch.query.tolist()])
+
+
+def test_a_loss_of_every_pair_refuses_a_batch_that_would_not_fit(monkeypatch):
+    monkeypatch.setattr(objective_module, "_DENSE_BYTES", 100)
+    with pytest.raises(ConfigError, match=r"every pair of a positive and a negative: .* smaller train\.batch_size"):
+        fit(
+            make_config({"k": 3, "loss": {"name": "bpr"}, "negatives": {"kind": "catalogue"}, "train": {"epochs": 1}}),
+            Dataset("generated", make_split(generate(20, 30, interactions_per_user=5))),
+        )

@@ -22,12 +22,14 @@ class Loss(nn.Module):
 
     ``accepts_partition`` says that the loss can take ``log_partition (Q,)``, the log of the partition sum of
     ``exp(score / tau)``, in place of the (Q, N) negatives; it then has an attribute ``tau``. ``preferred_score`` is
-    what models with a choice of scores use when nobody chose.
+    what models with a choice of scores use when nobody chose; ``n_negatives`` how many are drawn for each query when
+    nobody said and the loss cannot take a log-partition.
     """
 
     accepts_partition: bool = False
     tau: float
     preferred_score: ClassVar[Literal["cosine", "dot"]] = "cosine"
+    n_negatives: ClassVar[int] = 1000
 
     def __init__(self, reduction: Reduction = "mean") -> None:
         super().__init__()

@@ -44,6 +44,7 @@ class BPR(Loss):
     """Module form of :func:`bpr_loss`."""
 
     preferred_score = "dot"
+    n_negatives = 1
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)

@@ -27,12 +27,13 @@ def resolve(config: RunConfig) -> RunConfig:
         loss = _with(loss, k=config.k)
     if "score" in _parameters(model_class) and "score" not in model.settings:
         model = _with(model, score=loss_class.preferred_score)
-    return config.model_copy(
-        update={
-            "loss": _with(loss, **complete("loss", LOSSES, loss, _GIVEN_TO_LOSS)),
-            "model": _with(model, **complete("model", MODELS, model, _GIVEN_TO_MODEL)),
-        }
-    )
+    loss = _with(loss, **complete("loss", LOSSES, loss, _GIVEN_TO_LOSS))
+    model = _with(model, **complete("model", MODELS, model, _GIVEN_TO_MODEL))
+    if loss.settings.get("keep_hits") and config.train.order == "pair":
+        raise ConfigError(
+            "loss.keep_hits needs all positives of a user in one batch: set train.order = 'query', got 'pair'"
+        )
+    return config.model_copy(update={"loss": loss, "model": model})
 
 
 def build_model(config: RunConfig, n_queries: int, n_items: int) -> Model:
@@ -49,7 +50,7 @@ def build_negatives(config: RunConfig, loss: Loss) -> Negatives:
     settings = config.negatives
     kind = settings.kind
     if kind == "auto":
-        return Catalogue() if loss.accepts_partition else PerQuery(settings.n or 1)
+        return Catalogue() if loss.accepts_partition else PerQuery(settings.n or loss.n_negatives)
     cls = NEGATIVES[kind]
     if settings.n is not None and "n" not in _parameters(cls):
         raise ConfigError(f"negatives.n does not go with negatives.kind = {kind!r}, got {settings.n}; leave it out")

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.catalogue import Workspace, log_partition
+from topshelf.errors import ConfigError
 from topshelf.losses import Loss
 from topshelf.models import Model
 from topshelf.negatives import Catalogue, Draw, InBatch, Negatives, PerQuery, Population, sampled_scores
@@ -18,6 +19,7 @@ from topshelf.training.batches import Batch
 
 # The paper's number of sampled negatives; see docs/losses.md on why the exact catalogue is scaled to it.
 DEFAULT_EFFECTIVE_N = 1000
+_DENSE_BYTES = 2 * 2**30
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Objective:
             )
             partition = partition - self._scale(columns.size(0))
             return self.loss(positive, owner=batch.owner, query=batch.query, log_partition=partition)
+        self._check_dense(batch.item.numel() * columns.size(0))
         negative = queries @ columns.T
         return self.loss(
             positive,
@@ -94,6 +97,16 @@ class Objective:
             mask=draw.mask(columns.size(0)),
             log_q=self._log_q(draw, negative),
         )
+
+    def _check_dense(self, n_cells: int) -> None:
+        """A loss that looks at every pair holds (P, N) margins, some copies of them, and their gradients."""
+        needed = n_cells * 4
+        if needed > _DENSE_BYTES:
+            raise ConfigError(
+                f"this loss looks at every pair of a positive and a negative: {needed / 2**30:.1f} GiB a batch, and at "
+                f"most {_DENSE_BYTES / 2**30:.0f} GiB are taken. Use negatives.kind = 'shared' with a smaller "
+                "negatives.n, or a smaller train.batch_size"
+            )
 
     def _scale(self, n_columns: int) -> float:
         return math.log(n_columns / self.effective_n) if self.effective_n else 0.0
