@@ -58,6 +58,14 @@ def measure(data: str, label: str, seeds: range, quick: bool) -> dict[str, Any]:
     return row
 
 
+HEAD = f"| data | method | {METRIC} standard | {METRIC} paper | published | seconds |\n|---|---|---|---|---|---|"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The table of the README; a test keeps it equal to the committed result."""
+    return "\n".join([HEAD, *map(line, rows)])
+
+
 def line(row: dict[str, Any]) -> str:
     def cell(values: list[float]) -> str:
         spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
@@ -77,7 +85,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     seeds = range(1 if options.quick else 3)
-    print(f"| data | method | {METRIC} standard | {METRIC} paper | published | seconds |\n|---|---|---|---|---|---|")
+    print(HEAD)
     rows = []
     for data in options.data:
         for label in METHODS:

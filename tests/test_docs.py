@@ -1,0 +1,62 @@
+"""The documents tell the truth: pages that are generated are current, examples run, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+def module(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def test_the_settings_page_is_what_the_code_says():
+    assert (ROOT / "docs" / "settings.md").read_text() == module(ROOT / "docs" / "generate.py").page()
+
+
+def test_the_readmes_table_is_the_committed_result():
+    result = json.loads((ROOT / "benchmarks" / "results" / "published.json").read_text())
+    assert module(ROOT / "benchmarks" / "published.py").table(result["rows"]) in (ROOT / "README.md").read_text()
+
+
+def test_the_effective_n_table_is_the_committed_result():
+    page = (ROOT / "docs" / "losses.md").read_text()
+    result = json.loads((ROOT / "benchmarks" / "results" / "effective_n.json").read_text())
+    for row in result["rows"]:
+        assert f"| {row['variant']} | {row['valid']:.4f} | {row['test']:.4f} | {row['mean_threshold']:.2f} |" in page
+    assert result["date"] in page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_between_pages_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_a_page_names_exists(page):
+    for name in re.findall(r"\b((?:benchmarks|examples|docs|tests)/[\w/.-]+\.(?:py|json|md))\b", page.read_text()):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_loop_of_your_own_learns(capsys):
+    untrained = module(ROOT / "examples" / "own_loop.py").main(epochs=0)
+    trained = module(ROOT / "examples" / "own_loop.py").main(epochs=20)
+    assert trained > 3 * untrained
+
+
+def test_the_example_in_python_recommends(capsys):
+    table = module(ROOT / "examples" / "in_python.py").main()
+    assert table.height == 3
+    assert table["item"][0] in {f"item-{i}" for i in range(5)}  # the block of user-0
