@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from topshelf.catalogue import Workspace, log_partition
+from topshelf.catalogue import CatalogueHead, Workspace, log_partition
 from topshelf.errors import ConfigError
 from topshelf.ragged import Ragged, ragged_from_pairs
 
@@ -132,3 +132,89 @@ def test_bfloat16_tables_are_summed_in_float32():
 def test_a_temperature_of_zero_is_refused():
     with pytest.raises(ConfigError, match="tau must be > 0, got 0"):
         log_partition(torch.ones(1, 2), torch.ones(1, 2), 0.0)
+
+
+def by_head(queries, items, tau, positives, weights, budget):
+    """Gradients of sum(weights * (partition[owner] * 2 - positive / tau)) by CatalogueHead."""
+    head = CatalogueHead(budget, least_rows=1)
+    scores, partitions = [], []
+    for start, stop in head.begin(queries, items, tau):
+        block = positives.slice(start, stop)
+        positive, partition, _ = head.forward(start, stop, block, block.owner(), block.indices)
+        positive.requires_grad_()
+        partition.requires_grad_()
+        part = weights[int(positives.indptr[start]) : int(positives.indptr[stop])]
+        finite = partition.masked_fill(partition == -math.inf, 0.0)
+        value = (part * (finite[block.owner()] * 2 - positive / tau)).sum()
+        head.backward(*torch.autograd.grad(value, (positive, partition)), block.owner())
+        scores.append(positive.detach())
+        partitions.append(partition.detach())
+    return torch.cat(scores), torch.cat(partitions), [gradient.clone() for gradient in head.gradients()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    n_queries=st.integers(1, 12),
+    n_items=st.integers(2, 40),
+    rows=st.integers(1, 12),
+    tau=st.sampled_from([0.005, 0.2, 3.0]),
+    zeros=st.booleans(),
+)
+def test_the_head_equals_autograd_for_every_block_size(seed, n_queries, n_items, rows, tau, zeros):
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(n_queries, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    items = torch.randn(n_items, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    positives = random_lists(n_queries, n_items - 1, generator)
+    weights = torch.rand(positives.indices.numel(), generator=generator, dtype=torch.float64)
+    if zeros:  # rows whose partition does not matter
+        weights[positives.owner() % 2 == 0] = 0.0
+    owner = positives.owner()
+    positive = (queries[owner] * items[positives.indices]).sum(1)
+    partition = direct(queries, items, tau, positives)
+    value = (weights * (partition[owner] * 2 - positive / tau)).sum()
+    expected = torch.autograd.grad(value, (queries, items))
+
+    stride = -(-n_items // 32) * 32
+    scores, partitions, found = by_head(
+        queries.detach(), items.detach(), tau, positives, weights, budget=rows * stride * 8
+    )
+    assert_close(scores, positive.detach())
+    assert_close(partitions, partition.detach())
+    assert_close(found, list(expected))
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("tau", [0.005, 1.0])
+def test_the_head_does_not_overflow(scale, tau):
+    generator = torch.Generator().manual_seed(0)
+    queries, items = torch.randn(6, 8, generator=generator) * scale, torch.randn(50, 8, generator=generator)
+    positives = random_lists(6, 50, generator)
+    weights = torch.ones(positives.indices.numel())
+    scores, partitions, found = by_head(queries, items, tau, positives, weights, budget=2**20)
+    assert scores.isfinite().all()
+    assert partitions.isfinite().all()
+    assert all(gradient.isfinite().all() for gradient in found)
+
+
+def test_a_query_with_everything_excluded_moves_nothing():
+    generator = torch.Generator().manual_seed(0)
+    queries, items = torch.randn(2, 3, generator=generator), torch.randn(4, 3, generator=generator)
+    positives = Ragged(torch.tensor([0, 4, 5]), torch.tensor([0, 1, 2, 3, 1]))
+    weights = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0])
+    _, partitions, (to_queries, to_items) = by_head(queries, items, 0.2, positives, weights, budget=2**20)
+    assert partitions[0] == -math.inf
+    assert to_queries[0].eq(0).all()
+    assert to_items.isfinite().all()
+
+
+@pytest.mark.parametrize("n_items", [40, 2000])
+def test_the_head_reads_the_kth_best_score_off_the_same_pass(n_items):
+    generator = torch.Generator().manual_seed(0)
+    queries, items = torch.randn(7, 8, generator=generator), torch.randn(n_items, 8, generator=generator)
+    positives = random_lists(7, n_items, generator, share=0.05)
+    head = CatalogueHead()
+    for start, stop in head.begin(queries, items, 0.3):
+        block = positives.slice(start, stop)
+        *_, threshold = head.forward(start, stop, block, block.owner(), block.indices, k=20)
+        assert_close(threshold, (queries @ items.T)[start:stop].topk(20).values[:, -1])

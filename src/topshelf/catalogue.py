@@ -1,6 +1,7 @@
-"""The two operations over a whole catalogue: the log-partition that training needs, and the top K.
+"""The operations over a whole catalogue: the log-partition that training needs, and the top K.
 
-Both are matrix products in tiles; neither forms a (queries, items, dim) gather.
+All are matrix products in tiles; none forms a (queries, items, dim) gather. :func:`log_partition` is the
+differentiable function; :class:`CatalogueHead` is the same arithmetic by hand, for a trainer's inner loop.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from torch.autograd.function import once_differentiable
 
 from topshelf.errors import positive
 from topshelf.ragged import Ragged
-from topshelf.ranking import count_above, top_k
+from topshelf.ranking import count_above, kth_best, top_k
 
-__all__ = ["Workspace", "count_above", "log_partition", "top_k"]
+__all__ = ["CatalogueHead", "Workspace", "count_above", "log_partition", "top_k"]
 
 # exp() of +-60 and the sum of a billion such terms stay inside float32, so no shift by the row maximum is needed.
 _SAFE_LOGIT = 60.0
@@ -165,3 +166,87 @@ def _is_safe(scaled: Tensor, items: Tensor) -> bool:
     if scaled.numel() == 0 or items.numel() == 0:
         return True
     return bool(scaled.norm(dim=1).max() * items.norm(dim=1).max() <= _SAFE_LOGIT)
+
+
+class CatalogueHead:
+    r"""Forward and backward over a catalogue, a block of queries at a time, while the block's scores are in the cache.
+
+    For each block the caller gets the scores of its positives :math:`s_i` and its log-partitions :math:`z`, and hands
+    back their gradients; the gradients of both tables grow in buffers that are used again at every step. With
+    :math:`E = \exp(S)` and the rate :math:`c = \partial L / \partial z / \sum E` of each row, the two products
+    :math:`(E I) c` and :math:`E^\top (Q c)` are the whole backward pass: the positives' own gradients ride along in
+    the places of E that the exclusion left at zero. Three products in all, no recomputation, no fresh large tensor.
+
+    ``budget`` is the size of one block's scores in bytes; the default stays in a laptop's last-level cache.
+    """
+
+    def __init__(self, budget: int = 16 * 2**20, least_rows: int = 64) -> None:
+        self.budget = int(positive("budget", budget))
+        self.least_rows = least_rows
+        self._tile = torch.empty(0)
+        self._gradients = (torch.empty(0), torch.empty(0))
+
+    def begin(self, queries: Tensor, items: Tensor, tau: float) -> list[tuple[int, int]]:
+        """Take the tables of a step; the blocks to go through, as (start, stop) of the queries."""
+        self.tau = positive("tau", tau)
+        self.scaled, self.items = queries / tau, items
+        self.needs_shift = not _is_safe(self.scaled, items)
+        n, n_items = queries.size(0), items.size(0)
+        self.stride = -(-n_items // 32) * 32  # rows that start on a cache line: the product is up to twice as fast
+        rows = max(self.least_rows, self.budget // (self.stride * items.element_size()))
+        rows = -(-n // max(1, -(-n // rows)))  # blocks of one size
+        if (
+            self._tile.numel() < rows * self.stride
+            or self._tile.dtype != items.dtype
+            or self._tile.device != items.device
+        ):
+            self._tile = items.new_empty(rows * self.stride)
+        if self._gradients[0].shape != queries.shape or self._gradients[1].shape != items.shape:
+            self._gradients = (torch.empty_like(queries), torch.empty_like(items))
+        self._gradients[1].zero_()
+        return [(start, min(start + rows, n)) for start in range(0, n, rows)]
+
+    def forward(
+        self, start: int, stop: int, exclude: Ragged, owner: Tensor, item: Tensor, k: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Positive scores (P,), log-partitions (B,), and with ``k`` the k-th best scores (B,), of one block.
+
+        ``exclude`` holds the block's lists; ``owner`` (0 to B - 1) and ``item`` its positives, all of them excluded.
+        """
+        padded = self._tile[: (stop - start) * self.stride].view(stop - start, self.stride)
+        tile = padded[:, : self.items.size(0)]
+        torch.mm(self.scaled[start:stop], self.items.T, out=tile)
+        padded[:, self.items.size(0) :] = -math.inf
+        threshold = kth_best(padded, k) * self.tau if k is not None else None
+        self._place = owner * self.stride + item
+        scores = padded.view(-1)[self._place] * self.tau
+        padded.view(-1).index_fill_(0, exclude.owner() * self.stride + exclude.indices, -math.inf)
+        shift = None
+        if self.needs_shift:
+            shift = padded.amax(1)
+            shift.masked_fill_(shift == -math.inf, 0.0)
+            padded -= shift.unsqueeze(1)
+        self._total = padded.exp_().sum(1)
+        partition = self._total.log()
+        self._block = (start, stop, padded)
+        return scores, partition if shift is None else partition + shift, threshold
+
+    def backward(self, to_positive: Tensor, to_partition: Tensor, owner: Tensor) -> None:
+        """Add the block's share to the gradients, given those of its positive scores (P,) and partitions (B,)."""
+        start, stop, padded = self._block
+        rate = to_partition / self._total
+        # A row whose partition does not matter (or has no items) cannot carry its positives' gradients by its rate.
+        is_idle = ~(rate.abs() > 1e-30) | (self._total == 0)
+        if bool(is_idle.any()):
+            padded[is_idle] = 0.0
+            rate = torch.where(is_idle, torch.ones_like(rate), rate)
+        padded.view(-1)[self._place] = to_positive * self.tau / rate[owner]
+        tile = padded[:, : self.items.size(0)]
+        part = self._gradients[0][start:stop]
+        torch.mm(tile, self.items, out=part)
+        part *= (rate / self.tau).unsqueeze(1)
+        self._gradients[1].addmm_(tile.T, self.scaled[start:stop] * rate.unsqueeze(1))
+
+    def gradients(self) -> tuple[Tensor, Tensor]:
+        """Gradients of the queries (Q, d) and the items (I, d); valid until the next ``begin``."""
+        return self._gradients

@@ -41,6 +41,11 @@ class Ragged:
         shift = torch.repeat_interleave(self.indptr[rows] - indptr[:-1], counts, output_size=total)
         return Ragged(indptr, self.indices[shift + torch.arange(total, device=rows.device)])
 
+    def slice(self, start: int, stop: int) -> Ragged:
+        """The lists ``start`` to ``stop``, without copying their indices."""
+        indptr = self.indptr[start : stop + 1]
+        return Ragged(indptr - indptr[0], self.indices[int(indptr[0]) : int(indptr[-1])])
+
     def to(self, device: torch.device | str) -> Ragged:
         return Ragged(self.indptr.to(device), self.indices.to(device))
 

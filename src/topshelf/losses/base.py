@@ -28,6 +28,7 @@ class Loss(nn.Module):
 
     accepts_partition: bool = False
     tau: float
+    is_separable: ClassVar[bool] = True
     preferred_score: ClassVar[Literal["cosine", "dot"]] = "cosine"
     n_negatives: ClassVar[int] = 1000
 

@@ -115,7 +115,7 @@ class SLatK(Loss):
         k: int = 20,
         *,
         tau: float = 0.2,
-        tau_weight: float = 2.5,
+        tau_weight: float = 3.0,
         weight: Activation = "sigmoid",
         distance: Activation = "exponential",
         detach_weight: bool = False,

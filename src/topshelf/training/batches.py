@@ -20,9 +20,10 @@ class Batch:
     """Q queries and P of their positives."""
 
     query: Tensor  # (Q,), index of each query
-    owner: Tensor  # (P,), which of the Q queries each positive belongs to
+    owner: Tensor  # (P,), which of the Q queries each positive belongs to, ascending
     item: Tensor  # (P,), the positive items
     positives: Ragged  # Q lists: all training positives of each query
+    is_whole: bool  # whether the P positives are all of them, in the same order
 
 
 class Batches:
@@ -55,13 +56,15 @@ class Batches:
 
     def _of_queries(self, query: Tensor) -> Batch:
         positives = self.positives.select(query)
-        return Batch(query, positives.owner(), positives.indices, positives)
+        return Batch(query, positives.owner(), positives.indices, positives, is_whole=True)
 
     def _of_pairs(self, pairs: Tensor) -> Batch:
         query, owner = self.pair_query[pairs], torch.arange(pairs.numel(), device=pairs.device)
         if not self.repeat_queries:
             query, owner = torch.unique(query, return_inverse=True)
-        return Batch(query, owner, self.pair_item[pairs], self.positives.select(query))
+            owner, order = owner.sort(stable=True)
+            pairs = pairs[order]
+        return Batch(query, owner, self.pair_item[pairs], self.positives.select(query), is_whole=False)
 
 
 def stream(seed: int, *path: int) -> torch.Generator:

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.catalogue import Workspace, log_partition
+from topshelf.catalogue import CatalogueHead, Workspace, log_partition
 from topshelf.errors import ConfigError
-from topshelf.losses import Loss
+from topshelf.losses import Loss, SLatK
 from topshelf.models import Model
 from topshelf.negatives import Catalogue, Draw, InBatch, Negatives, PerQuery, Population, sampled_scores
 from topshelf.ragged import Ragged
@@ -54,13 +54,60 @@ class Objective:
             effective_n = DEFAULT_EFFECTIVE_N
         self.effective_n = effective_n
         self.workspace = workspace or Workspace()
+        self.head = CatalogueHead()
 
     @property
     def shares_negatives(self) -> bool:
         """Whether the queries of a batch look at the same items; else every pair has negatives of its own."""
         return not isinstance(self.negatives, PerQuery)
 
+    def backward(self, batch: Batch, generator: torch.Generator, *, refresh: bool = False) -> tuple[float, Scored]:
+        """The loss as a number, its gradients added to the parameters'.
+
+        ``refresh`` also sets the thresholds of the batch's queries to their exact K-th best scores, before the loss is
+        taken (only where ``by_blocks``). A loss that is not finite leaves the parameters' gradients alone.
+        """
+        if self.by_blocks:
+            return self._backward_by_blocks(batch, refresh)
+        value, scored = self(batch, generator)
+        number = value.item()
+        if math.isfinite(number):
+            value.backward()
+        return number, scored
+
+    @property
+    def by_blocks(self) -> bool:
+        """Whether the exact catalogue is gone through by blocks of queries, forward and backward at once."""
+        return isinstance(self.negatives, Catalogue) and self.loss.accepts_partition and self.loss.is_separable
+
+    def _backward_by_blocks(self, batch: Batch, refresh: bool) -> tuple[float, Scored]:
+        queries, items = self.model.encode(batch.query)
+        assert isinstance(queries, Tensor)
+        offset = self._scale(items.size(0))
+        ends = batch.positives.indptr if batch.is_whole else torch.searchsorted(batch.owner, _steps(queries))
+        number, scores = 0.0, []
+        head = self.head
+        for start, stop in head.begin(queries.detach(), items.detach(), self.loss.tau):
+            part = slice(int(ends[start]), int(ends[stop]))
+            owner, exclude = batch.owner[part] - start, batch.positives.slice(start, stop)
+            k = self.loss.k if refresh and isinstance(self.loss, SLatK) else None
+            positive, partition, threshold = head.forward(start, stop, exclude, owner, batch.item[part], k)
+            if threshold is not None:
+                self.loss.threshold[batch.query[start:stop]] = threshold
+            positive.requires_grad_()
+            partition.requires_grad_()
+            value = self.loss(
+                positive, owner=owner, query=batch.query[start:stop], log_partition=partition - offset
+            ) * (positive.numel() / batch.item.numel())
+            head.backward(*torch.autograd.grad(value, (positive, partition)), owner)
+            number += value.item()
+            scores.append(positive.detach())
+        if math.isfinite(number):
+            torch.autograd.backward([queries, items], list(head.gradients()))
+        return number, Scored(queries.detach(), items.detach(), torch.cat(scores))
+
     def __call__(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Scored]:
+        """The differentiable loss, in one piece."""
         queries, items = self.model.encode(batch.query)
         assert isinstance(queries, Tensor)
         # F.embedding, not indexing: its backward pass adds in a fixed order and in parallel.
@@ -116,3 +163,7 @@ class Objective:
         if draw.log_q is not None:
             return draw.log_q + scale
         return negative.new_full((1,), scale) if scale else None
+
+
+def _steps(queries: Tensor) -> Tensor:
+    return torch.arange(queries.size(0) + 1, device=queries.device)

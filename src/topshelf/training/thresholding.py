@@ -20,15 +20,26 @@ _BLOCK_CELLS = 2**24
 
 
 class ThresholdSchedule:
-    """Moves a loss's thresholds by the chosen estimator: every few epochs for all queries, or at every step."""
+    """Moves a loss's thresholds by the chosen estimator: every few epochs for all queries, or at every step.
 
-    def __init__(self, loss: SLatK, settings: ThresholdSettings, positives: Ragged, n_items: int) -> None:
+    ``in_steps``: every query comes once an epoch in a step that makes all its scores, so exact thresholds are to be
+    had there for the price of a partial sort.
+    """
+
+    def __init__(
+        self, loss: SLatK, settings: ThresholdSettings, positives: Ragged, n_items: int, *, in_steps: bool = False
+    ) -> None:
         self.loss, self.settings, self.positives, self.n_items = loss, settings, positives, n_items
+        self.in_steps = in_steps
         self.population = Population.of(positives, n_items)
 
+    def rides_along(self, epoch: int) -> bool:
+        """Whether this epoch's refresh can be read off the scores that its steps make anyway."""
+        return self.in_steps and self.settings.estimator == "exact" and epoch % self.settings.every == 0
+
     def before_epoch(self, epoch: int, model: Model, generator: torch.Generator) -> None:
-        """Refresh all thresholds in epochs divisible by ``every``, before the first step, as in algorithm 1."""
-        if self.settings.estimator in thresholds.EVERY_STEP or epoch % self.settings.every:
+        """Refresh all thresholds in epochs divisible by ``every``, unless the steps do it, as in algorithm 1."""
+        if self.settings.estimator in thresholds.EVERY_STEP or epoch % self.settings.every or self.rides_along(epoch):
             return
         with torch.no_grad():
             queries, items = model.encode()

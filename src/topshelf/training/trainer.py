@@ -84,7 +84,13 @@ class Trainer:
             parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
         )
         self.schedule = (
-            ThresholdSchedule(self.loss, threshold, positives, self.model.n_items)
+            ThresholdSchedule(
+                self.loss,
+                threshold,
+                positives,
+                self.model.n_items,
+                in_steps=objective.by_blocks and settings.order == "query",
+            )
             if isinstance(self.loss, SLatK)
             else None
         )
@@ -139,11 +145,10 @@ class Trainer:
         generator = stream(self.seed, _STEP, epoch, step)
         torch.manual_seed(generator.initial_seed())  # for models that draw noise of their own
         self.optimizer.zero_grad(set_to_none=True)
-        value, scored = self.objective(batch, generator)
-        number = value.item()
+        refresh = self.schedule is not None and self.schedule.rides_along(epoch)
+        number, scored = self.objective.backward(batch, generator, refresh=refresh)
         if not math.isfinite(number):
             raise TrainingError(self._diverged(number, epoch, step))
-        value.backward()
         self.optimizer.step()
         if self.schedule is not None:
             self.schedule.after_step(batch, scored, generator)
