@@ -83,27 +83,30 @@ class Objective:
     def _backward_by_blocks(self, batch: Batch, refresh: bool) -> tuple[float, Scored]:
         queries, items = self.model.encode(batch.query)
         assert isinstance(queries, Tensor)
-        offset = self._scale(items.size(0))
+        scale = self._scale(items.size(0))
         ends = batch.positives.indptr if batch.is_whole else torch.searchsorted(batch.owner, _steps(queries))
+        k = self.loss.k if refresh and isinstance(self.loss, SLatK) else None
         number, scores = 0.0, []
-        head = self.head
-        for start, stop in head.begin(queries.detach(), items.detach(), self.loss.tau):
+        for start, stop in self.head.begin(queries.detach(), items.detach(), self.loss.tau):
             part = slice(int(ends[start]), int(ends[stop]))
-            owner, exclude = batch.owner[part] - start, batch.positives.slice(start, stop)
-            k = self.loss.k if refresh and isinstance(self.loss, SLatK) else None
-            positive, partition, threshold = head.forward(start, stop, exclude, owner, batch.item[part], k)
+            query, owner, exclude = (
+                batch.query[start:stop],
+                batch.owner[part] - start,
+                batch.positives.slice(start, stop),
+            )
+            positive, partition, threshold = self.head.forward(start, stop, exclude, owner, batch.item[part], k)
             if threshold is not None:
-                self.loss.threshold[batch.query[start:stop]] = threshold
+                self.loss.get_buffer("threshold")[query] = threshold
             positive.requires_grad_()
             partition.requires_grad_()
-            value = self.loss(
-                positive, owner=owner, query=batch.query[start:stop], log_partition=partition - offset
-            ) * (positive.numel() / batch.item.numel())
-            head.backward(*torch.autograd.grad(value, (positive, partition)), owner)
+            share = positive.numel() / batch.item.numel()
+            value = share * self.loss(positive, owner=owner, query=query, log_partition=partition - scale)
+            to_positive, to_partition = torch.autograd.grad(value, (positive, partition))
+            self.head.backward(to_positive, to_partition, owner)
             number += value.item()
             scores.append(positive.detach())
         if math.isfinite(number):
-            torch.autograd.backward([queries, items], list(head.gradients()))
+            torch.autograd.backward([queries, items], list(self.head.gradients()))
         return number, Scored(queries.detach(), items.detach(), torch.cat(scores))
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Scored]:
