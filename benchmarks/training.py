@@ -134,9 +134,8 @@ def main() -> None:
     options = parser.parse_args()
     names = options.data[:1] if options.quick else options.data
     results = []
-    print(
-        "| data | variant | seconds an epoch | faster than the textbook | share of the product rate |\n|---|---|---|---|---|"
-    )
+    print("| data | variant | seconds an epoch | faster than the textbook | share of product rate |")
+    print("|---|---|---|---|---|")
     for data in names:
         found = measure(data, 1 if options.quick else options.rounds, 1 if options.quick else 2)
         results.append(found)

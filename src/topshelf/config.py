@@ -93,6 +93,8 @@ class TrainSettings(Settings):
     """Batches of queries with all their positives, or of shuffled (query, positive) pairs as in the paper."""
     batch_size: int = Field(2048, ge=1)
     """Queries, or pairs, a batch."""
+    optimizer: Literal["adam", "row_adam"] = "adam"
+    """adam: dense; row_adam: users move only in their own steps, for large tables and small batches."""
     learning_rate: float = Field(0.1, gt=0)
     """Adam's learning rate."""
     weight_decay: float = Field(0.0, ge=0)

@@ -16,9 +16,13 @@ from topshelf.ragged import Ragged
 
 
 class Model(nn.Module):
-    """Base of every model. ``is_closed_form`` models are fitted once instead of trained."""
+    """Base of every model. ``is_closed_form`` models are fitted once instead of trained.
+
+    With ``sparse_rows``, tables that a step reads by rows have sparse gradients, for an optimizer that wants them.
+    """
 
     is_closed_form: ClassVar[bool] = False
+    sparse_rows: bool = False
 
     def __init__(self, n_queries: int, n_items: int) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ class MF(Model):
             nn.init.normal_(table) if init == "normal" else nn.init.xavier_uniform_(table)
 
     def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        queries = self.query_vectors if rows is None else F.embedding(rows, self.query_vectors)
+        queries = self.query_vectors if rows is None else F.embedding(rows, self.query_vectors, sparse=self.sparse_rows)
         if self.score == "dot":
             return queries, self.item_vectors
         return F.normalize(queries, dim=1), F.normalize(self.item_vectors, dim=1)

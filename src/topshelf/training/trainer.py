@@ -19,6 +19,7 @@ from topshelf.models import Model
 from topshelf.ragged import Ragged
 from topshelf.training.batches import Batch, Batches, stream
 from topshelf.training.objective import Objective
+from topshelf.training.optim import RowAdam
 from topshelf.training.thresholding import ThresholdSchedule
 
 # Branches of the seed's random streams.
@@ -79,9 +80,13 @@ class Trainer:
         )
         if len(self.batches) == 0:
             raise TrainingError("no user has both a positive and a negative item: there is nothing to rank")
+        self.model.sparse_rows = settings.optimizer == "row_adam"
         parameters = [*self.model.parameters(), *self.loss.parameters()]
-        self.optimizer = torch.optim.Adam(
-            parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+        rate, decay = settings.learning_rate, settings.weight_decay
+        self.optimizer: torch.optim.Optimizer = (
+            RowAdam(parameters, lr=rate, weight_decay=decay)
+            if settings.optimizer == "row_adam"
+            else torch.optim.Adam(parameters, lr=rate, weight_decay=decay, fused=True)
         )
         self.schedule = (
             ThresholdSchedule(
