@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.strategies import interactions, modest, pairs_of
-from topshelf.data import Interactions, add_false_positives, generate
+from topshelf.data import Interactions, add_false_positives, generate, split_interactions
 from topshelf.errors import ConfigError
 
 
@@ -28,6 +28,29 @@ def test_negatives_are_equally_likely():
     added = add_false_positives(data, 1.0).item_counts[1:]
     assert added.sum() == 4000
     assert abs(added - 200).max() < 5 * np.sqrt(200)
+
+
+@modest
+@given(interactions(), st.sampled_from([0, 1, 5, 10, 30]), st.integers(0, 3))
+def test_excluded_interactions_are_never_drawn(data, tenths, seed):
+    is_train = np.random.default_rng(seed).random(len(data)) < 0.6
+    train, held_out = data.where(is_train), data.where(~is_train)
+    noisy = add_false_positives(train, tenths / 10, seed, exclude=held_out)
+    wanted = [-(-tenths * n // 10) for n in train.counts.tolist()]
+    assert (noisy.counts - train.counts).tolist() == np.minimum(wanted, data.n_items - data.counts).tolist()
+    assert pairs_of(train) <= pairs_of(noisy)
+    assert not pairs_of(noisy) & pairs_of(held_out)
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.1, 0.15, 0.2])
+@pytest.mark.parametrize("kind", ["ratio", "last", "time"])
+def test_the_parts_of_a_noisy_split_stay_disjoint(ratio, kind):
+    data = generate(200, 60, timestamps=True)
+    clean = split_interactions(data, name="table", split=kind).split
+    noisy = split_interactions(data, name="table", split=kind, noise=ratio).split
+    assert not pairs_of(noisy.train) & (pairs_of(noisy.valid) | pairs_of(noisy.test))
+    added = noisy.train.counts - clean.train.counts
+    assert added.tolist() == np.ceil(ratio * clean.train.counts - 1e-9).tolist()
 
 
 def test_seeds_differ():

@@ -230,7 +230,10 @@ def split_interactions(
 
 
 def _noisy(split: Split, noise: float, seed: int) -> Split:
-    return replace(split, train=add_false_positives(split.train, noise, seed)) if noise else split
+    if not noise:
+        return split
+    held_out = merge(split.valid, split.test)
+    return replace(split, train=add_false_positives(split.train, noise, seed, exclude=held_out))
 
 
 def _complete(given: GivenSplit, split: str, valid_fraction: float, seed: int) -> Split:
