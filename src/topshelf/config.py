@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -62,6 +62,8 @@ class DataSettings(Settings):
     """Share of train held out for validation."""
     last_n: int = Field(1, ge=1)
     """With split = "last": how many of each user's latest interactions are the test."""
+    split_seed: int = Field(0, ge=0)
+    """With split = "ratio": decides the test part, so that runs with other seeds have the same one."""
     noise: float = Field(0.0, ge=0)
     """False positives added to train, as a share of each user's positives."""
 
@@ -116,8 +118,8 @@ class TrainSettings(Settings):
 class EvaluateSettings(Settings):
     protocol: Literal["standard", "paper"] = "standard"
     """standard: train and validation items masked, users with nothing to find left out."""
-    cutoffs: tuple[int, ...] = (5, 10, 20, 50)
-    """Lengths of the lists to report; K is added."""
+    cutoffs: tuple[Annotated[int, Field(ge=1)], ...] = (5, 10, 20, 50)
+    """Lengths of the lists to report; K is added, and those longer than the catalogue are left out."""
     auc: bool = True
     """Also report the AUC, which needs every score."""
 
@@ -126,7 +128,7 @@ class RunConfig(Settings):
     """Everything that decides a run's numbers."""
 
     seed: int = Field(0, ge=0)
-    """Validation split, initial values, batches and draws."""
+    """Validation part, initial values, batches and draws; the test part is data.split_seed's."""
     k: int = Field(20, ge=1)
     """Length of the list that people see: the K of SL@K and of the NDCG@K that chooses the epoch."""
     data: DataSettings = DataSettings()

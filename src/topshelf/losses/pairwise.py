@@ -29,7 +29,8 @@ def bpr_loss(
     Paper: Rendle et al., BPR, UAI 2009.   Relations: the mean, not the log of a sum, over negatives.
     """
     owner = owners(positive, negative.size(0), owner)
-    margins = widened(negative)[owner] - widened(positive).unsqueeze(1)  # (P, N)
+    # F.embedding, not indexing: its backward pass adds in a fixed order.
+    margins = F.embedding(owner, widened(negative)) - widened(positive).unsqueeze(1)  # (P, N)
     weights = torch.ones_like(negative, dtype=margins.dtype)
     if log_q is not None:
         weights = weights * torch.exp(-log_q)

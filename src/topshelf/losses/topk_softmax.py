@@ -84,7 +84,8 @@ def _sigmoid_distance(
     if negative is None:
         raise ConfigError('distance="sigmoid" needs negative (Q, N); a log_partition does not determine it')
     owner = owners(positive, negative.size(0), owner)
-    margins = (widened(negative)[owner] - widened(positive).unsqueeze(1)) / tau  # (P, N)
+    # F.embedding, not indexing: its backward pass adds in a fixed order.
+    margins = (F.embedding(owner, widened(negative)) - widened(positive).unsqueeze(1)) / tau  # (P, N)
     wide = [None if x is None else x.expand(negative.shape)[owner] for x in (mask, log_q)]
     total = partition_of(F.logsigmoid(margins), None, 1.0, *wide)  # (P,)
     return without_rivals_zero(total.masked_fill(total == -torch.inf, 0.0), total)
@@ -175,8 +176,9 @@ class SLatK(Loss):
     ) -> None:
         """Set the thresholds of ``query (Q,)`` to their K-th best score among the positives and negatives given.
 
-        The paper's estimate; it wants all positives of a query and some hundreds of negatives. Where a query comes
-        twice in a batch (the textbook form), its rows are taken together as one.
+        The paper's estimate. It wants *all* positives of a query and some hundreds of different negatives; with a few
+        positives of a shuffled batch it comes out far too low. Of a query that comes twice, all positives and the
+        negatives of its first row are taken.
         """
         unique, row = torch.unique(query, return_inverse=True)
         owner = row[owners(positive, query.numel(), owner)]

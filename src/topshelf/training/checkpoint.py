@@ -28,7 +28,8 @@ def save(path: str | Path, state: dict[str, Any]) -> None:
     tensors: dict[str, Tensor] = {}
     skeleton = _flatten(state, tensors)
     sums = {name: _checksum(tensor) for name, tensor in tensors.items()}
-    header = {"topshelf": json.dumps({"format": FORMAT, "skeleton": skeleton, "crc32": sums})}
+    content = json.dumps({"format": FORMAT, "skeleton": skeleton, "crc32": sums})
+    header = {"topshelf": content, "crc32": str(zlib.crc32(content.encode()))}
 
     def write(file: Path) -> None:
         save_file(tensors, file, metadata=header)
@@ -43,19 +44,20 @@ def load(path: str | Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} does not exist")
     try:
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})["topshelf"])
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        content = metadata["topshelf"]
+        if str(zlib.crc32(content.encode())) != metadata["crc32"]:
+            raise ValueError("the checksum of its header does not match")
+        header = json.loads(content)
+        if header["format"] != FORMAT:
+            raise ValueError(f"it has format {header['format']!r}, and this version reads format {FORMAT}")
+        for name, tensor in tensors.items():
+            if _checksum(tensor) != header["crc32"][name]:
+                raise ValueError(f"the checksum of {name!r} does not match")
+        return dict(_restore(header["skeleton"], tensors))
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged or not a topshelf file: {error}") from None
-    if header.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {header.get('format')!r}, this version reads format {FORMAT}")
-    for name, tensor in tensors.items():
-        if _checksum(tensor) != header["crc32"].get(name):
-            raise CheckpointError(f"{path} is damaged: the checksum of {name!r} does not match")
-    state = _restore(header["skeleton"], tensors)
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{path} is damaged: its top level is not a table")
-    return state
 
 
 def write_atomically(path: str | Path, write: Any) -> None:

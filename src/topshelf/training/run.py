@@ -93,6 +93,7 @@ def fit(
     dataset = dataset or load_dataset(config)
     n_items = dataset.split.n_items
     at_most("k", config.k, n_items, f"{dataset.name} has {n_items} items")
+    at_most("loss.k", config.loss.settings.get("k", 1), n_items, f"{dataset.name} has {n_items} items")
     phases = Phases(config, dataset.split, quiet=quiet)
     folder = RunFolder.create(out, config, dataset) if out is not None else None
     return _finish(phases, dataset, folder, None)

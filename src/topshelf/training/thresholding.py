@@ -48,7 +48,7 @@ class ThresholdSchedule:
                 self.loss.threshold.copy_(thresholds.exact_thresholds(queries, items, self.loss.k))
                 return
             rows = Batches(self.positives, self.n_items, order="query", size=1).queries
-            for block in rows.split(max(1, _BLOCK_CELLS // self.n_items)):
+            for block in rows.split(max(1, _BLOCK_CELLS // max(self.n_items, self.settings.n))):
                 self.loss.threshold[block] = self._sampled(queries[block], items, block, generator)
 
     def _sampled(self, queries: Tensor, items: Tensor, block: Tensor, generator: torch.Generator) -> Tensor:
@@ -90,4 +90,9 @@ class ThresholdSchedule:
                 mask=draw.mask(scores.size(1)),
                 rate=settings.rate or 0.5,
             )
-        self.loss.threshold[batch.query] = moved
+        # A query may come twice (pairs with negatives of their own); its first row decides, in a fixed order.
+        query, row = torch.unique(batch.query, return_inverse=True)
+        first = torch.full_like(query, row.numel()).scatter_reduce(
+            0, row, torch.arange(row.numel(), device=row.device), "amin"
+        )
+        self.loss.threshold[query] = moved[first]
