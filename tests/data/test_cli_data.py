@@ -53,7 +53,7 @@ def test_show_prints_times_that_are_no_seconds(tmp_path):
 
 def test_prepare_writes_a_folder_that_load_split_reads(csv, tmp_path):
     out = tmp_path / "out"
-    output = run("prepare", csv, "--out", out, "--core", 2, "--split", "ratio", "--seed", 3)
+    output = run("prepare", csv, "--out", out, "--core", 2, "--split", "ratio", "--seed", 3, "--split-seed", 2)
     summary = json.loads((out / "summary.json").read_text())
     split = load_split(out).split
     assert (summary["train"], summary["valid"], summary["test"]) == (
@@ -62,8 +62,9 @@ def test_prepare_writes_a_folder_that_load_split_reads(csv, tmp_path):
         len(split.test),
     )
     assert summary["settings"]["core"] == 2
+    assert summary["settings"]["split_seed"] == 2
     assert "ratio split" in output
-    again = load_split(csv, core=2, split="ratio", seed=3).split
+    again = load_split(csv, core=2, split="ratio", seed=3, split_seed=2).split
     assert again.test.to_frame().equals(split.test.to_frame())
 
 

@@ -118,6 +118,14 @@ def test_a_file_is_prepared_and_split(csv):
     assert load_split(csv, timestamp="none").split.kind == "ratio"
 
 
+def test_runs_with_different_seeds_share_their_test_part(csv):
+    settings = {"split": "ratio", "noise": 0.2}
+    first, second = (load_split(csv, **settings, seed=seed).split for seed in (0, 1))
+    assert pairs_of(first.test) == pairs_of(second.test)
+    assert pairs_of(first.valid) != pairs_of(second.valid)
+    assert pairs_of(first.test) != pairs_of(load_split(csv, **settings, split_seed=1).split.test)
+
+
 def test_a_prepared_folder_keeps_all_three_parts(csv, tmp_path):
     split = make_split(generate(60, 40, timestamps=True))
     write_split(split, tmp_path / "out", {})

@@ -91,6 +91,16 @@ def test_no_interaction_is_lost_or_doubled_but_the_counted(data, kind, seed):
         assert split.valid.timestamp.max() < split.test.timestamp.min()
 
 
+def test_the_test_part_depends_on_the_split_seed_alone():
+    data = generate(60, 40)
+    first, other_seed, other_split = (
+        make_split(data, seed=seed, split_seed=split_seed) for seed, split_seed in ((0, 0), (1, 0), (0, 1))
+    )
+    assert pairs_of(first.test) == pairs_of(other_seed.test) == pairs_of(ratio_split(data, seed=0)[1])
+    assert pairs_of(first.valid) != pairs_of(other_seed.valid)
+    assert pairs_of(first.test) != pairs_of(other_split.test) == pairs_of(ratio_split(data, seed=1)[1])
+
+
 def test_equal_times_fall_on_the_same_side():
     train, test = time_split(timed([0, 0, 0, 1, 1], [0, 1, 2, 0, 1], [1, 1, 1, 2, 2]), test_fraction=0.5)
     assert train.timestamp.tolist() == [1, 1, 1]

@@ -91,7 +91,8 @@ def prepare(
     test_fraction: Annotated[float, typer.Option(help="Share of the test part.")] = 0.2,
     valid_fraction: Annotated[float, typer.Option(help="Share of train that becomes validation.")] = 0.1,
     last_n: Annotated[int, typer.Option(help="For the last split: how many of each user's last.")] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the random splits.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the validation part.")] = 0,
+    split_seed: Annotated[int, typer.Option(help="Seed of the test part, for the ratio split.")] = 0,
     user_column: UserColumn = None,
     item_column: ItemColumn = None,
     rating_column: RatingColumn = None,
@@ -101,8 +102,9 @@ def prepare(
 
     Example: topshelf data prepare ratings.csv --out prepared --min-rating 3 --core 10
     """
-    settings: dict[str, Any] = {"min_rating": min_rating, "core": core, "split": split, "seed": seed}
+    settings: dict[str, Any] = {"min_rating": min_rating, "core": core, "split": split}
     settings |= {"test_fraction": test_fraction, "valid_fraction": valid_fraction, "last_n": last_n}
+    settings |= {"seed": seed, "split_seed": split_seed}
     columns: dict[str, Any] = {
         "user": user_column,
         "item": item_column,

@@ -179,11 +179,13 @@ def load_split(
     last_n: int = 1,
     noise: float = 0.0,
     seed: int = 0,
+    split_seed: int = 0,
 ) -> Dataset:
     """Any source as train, validation and test.
 
     Named datasets and ready-made splits keep their test part; validation is carved out of train unless they
-    bring one. ``noise`` adds false positives to train, after carving.
+    bring one. ``noise`` adds false positives to train, after carving. ``split_seed`` draws the test part,
+    ``seed`` the validation part and the noise.
     """
     one_of("split", split, KINDS)
     at_least("noise", noise, 0.0)
@@ -201,6 +203,7 @@ def load_split(
         last_n=last_n,
         noise=noise,
         seed=seed,
+        split_seed=split_seed,
     )
 
 
@@ -215,8 +218,12 @@ def split_interactions(
     last_n: int = 1,
     noise: float = 0.0,
     seed: int = 0,
+    split_seed: int = 0,
 ) -> Dataset:
-    """Interactions at hand as train, validation and test; ``noise`` adds false positives to train."""
+    """Interactions at hand as train, validation and test; ``noise`` adds false positives to train.
+
+    ``split_seed`` draws the test part, ``seed`` the validation part and the noise.
+    """
     at_least("noise", noise, 0.0)
     parts = make_split(
         interactions,
@@ -225,6 +232,7 @@ def split_interactions(
         valid_fraction=valid_fraction,
         last_n=last_n,
         seed=seed,
+        split_seed=split_seed,
     )
     return Dataset(name, _noisy(parts, noise, seed), titles)
 

@@ -110,12 +110,17 @@ def make_split(
     valid_fraction: float = 0.1,
     last_n: int = 1,
     seed: int = 0,
+    split_seed: int = 0,
 ) -> Split:
-    """Split in three. ``auto`` is ``time`` when there are timestamps, else ``ratio``."""
+    """Split in three. ``auto`` is ``time`` when there are timestamps, else ``ratio``.
+
+    ``split_seed`` draws the test part and ``seed`` the validation part, so runs with different seeds are
+    measured on the same test part.
+    """
     if one_of("split", kind, KINDS) == "auto":
         kind = "ratio" if interactions.timestamp is None else "time"
     if kind == "ratio":
-        rest, test = ratio_split(interactions, test_fraction=test_fraction, seed=seed)
+        rest, test = ratio_split(interactions, test_fraction=test_fraction, seed=split_seed)
     elif kind == "last":
         rest, test = last_split(interactions, last_n=last_n)
     else:
