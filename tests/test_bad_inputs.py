@@ -184,7 +184,7 @@ def test_a_disk_that_fills_up_while_training_ends_in_one_message(tmp_path):
         tmp_path / "r",
     ]
     done = subprocess.run(
-        [sys.executable, "-c", "from topshelf.launcher import main; main()", *map(str, arguments)],
+        [sys.executable, "-c", "from topshelf.cli import main; main()", *map(str, arguments)],
         capture_output=True,
         text=True,
         preexec_fn=_limit_files,

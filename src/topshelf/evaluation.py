@@ -10,6 +10,7 @@ A number means little without its protocol, so an :class:`Evaluation` carries it
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,7 @@ class Evaluation:
     per_user    "ndcg@20" -> (n,) float64, one value a user of ``users``; "auc" is NaN where it is undefined
     n_skipped   queries left out because they have nothing to find
     extras      figures of the lists as a whole: "coverage@20", "popularity_lift@20"
+    fingerprint of the relevant and the masked lists: evaluations can be compared only where it is the same
     """
 
     protocol: str
@@ -45,6 +47,7 @@ class Evaluation:
     per_user: dict[str, Tensor]
     n_skipped: int = 0
     extras: dict[str, float] = field(default_factory=dict)
+    fingerprint: int = 0
 
     def mean(self) -> dict[str, float]:
         """Mean over users; a NaN (an undefined AUC) is left out of its mean."""
@@ -119,7 +122,8 @@ def evaluate(
         item_counts = torch.bincount(train.indices.cpu(), minlength=items.size(0))
     extras = {f"coverage@{k}": catalogue_coverage(exposure[k]) for k in cutoffs}
     extras |= {f"popularity_lift@{k}": popularity_lift(exposure[k], item_counts.cpu()) for k in cutoffs}
-    return Evaluation(protocol, cutoffs, users, per_user, len(queries) - users.numel(), extras)
+    n_skipped = len(queries) - users.numel()
+    return Evaluation(protocol, cutoffs, users, per_user, n_skipped, extras, _fingerprint(relevant, masked))
 
 
 def ndcg(queries: Queries, items: Tensor, relevant: Ragged, exclude: Ragged | None, k: int) -> float:
@@ -141,6 +145,11 @@ def compare(first: Evaluation, second: Evaluation, metric: str, **options: Any) 
     """
     if first.protocol != second.protocol:
         raise DataError(f"protocols must be the same, got {first.protocol!r} and {second.protocol!r}")
+    if first.fingerprint != second.fingerprint:
+        raise DataError(
+            "both evaluations must be of one split, got different train, validation or test parts; train both models "
+            "on the same data with the same seed"
+        )
     for evaluation in (first, second):
         one_of("metric", metric, evaluation.per_user)
     (users, first_order), (second_users, second_order) = first.users.sort(), second.users.sort()
@@ -244,6 +253,14 @@ def _check_relevant(relevant: Ragged, masked: Ragged, n_queries: int, n_items: i
             f"a relevant item must not be masked, got item {int(indices[at])} of query {int(owner[at])} "
             "in the training or validation lists too; split the data again"
         )
+
+
+def _fingerprint(*lists: Ragged) -> int:
+    found = 0
+    for part in lists:
+        for tensor in (part.indptr, part.indices):
+            found = zlib.crc32(tensor.cpu().contiguous().numpy().tobytes(), found)
+    return found
 
 
 def _number(value: float) -> float | None:

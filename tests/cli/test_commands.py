@@ -169,8 +169,8 @@ def test_a_wrong_input_is_one_message_and_exit_code_2(folder, tmp_path, argument
     assert not (tmp_path / "new").exists()
 
 
-def test_the_launcher_sets_the_waiting_policy_and_prints_no_traceback(tmp_path):
-    script = "import os; from topshelf.launcher import main\ntry: main()\nfinally: print(os.environ['OMP_WAIT_POLICY'])"
+def test_the_package_sets_the_waiting_policy_and_prints_no_traceback(tmp_path):
+    script = "import os; from topshelf.cli import main\ntry: main()\nfinally: print(os.environ['OMP_WAIT_POLICY'])"
     done = subprocess.run(
         [sys.executable, "-c", script, "evaluate", str(tmp_path)], capture_output=True, text=True, check=False
     )

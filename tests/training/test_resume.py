@@ -21,7 +21,7 @@ from topshelf.training import StoppedEarly, checkpoint, fit, resume
 from topshelf.training import phases as phases_module
 from topshelf.training.folder import RunFolder
 
-COMMAND = [sys.executable, "-c", "from topshelf.launcher import main; main()", "train"]
+COMMAND = [sys.executable, "-c", "from topshelf.cli import main; main()", "train"]
 SMALL = {"k": 5, "train": {"epochs": 6, "batch_size": 32, "validate_every": 2, "checkpoint_seconds": 0.0}}
 
 
