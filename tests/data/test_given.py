@@ -10,6 +10,7 @@ from data.strategies import pairs_of
 from topshelf.data import generate, make_split
 from topshelf.data import given as given_module
 from topshelf.data.given import read_given, write_split
+from topshelf.data.summary import describe_split
 from topshelf.errors import DataError
 
 FILES = {
@@ -105,7 +106,8 @@ def test_an_empty_validation_part_is_carved_anew(tmp_path):
 
 def test_a_prepared_folder_is_replaced_and_nothing_is_left_beside_it(tmp_path):
     for seed in (0, 1):
-        write_split(make_split(generate(60, 40, seed=seed)), tmp_path / "out", {"seed": seed})
+        split = make_split(generate(60, 40, seed=seed))
+        write_split(split, tmp_path / "out", {**describe_split(split), "seed": seed})
     assert '"seed": 1' in (tmp_path / "out" / "summary.json").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -115,6 +117,41 @@ def test_a_foreign_folder_is_never_overwritten(tmp_path):
     with pytest.raises(DataError, match="was not made by `topshelf data prepare`"):
         write_split(make_split(generate(60, 40)), tmp_path, {})
     assert (tmp_path / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("thesis.txt", "years of work"),
+        ("summary.json", '{"accuracy": 0.9}'),
+        ("summary.json", "[]"),
+        ("summary.json", "\udc80 no json"),
+    ],
+)
+def test_a_folder_that_only_looks_like_ours_stays_untouched(name, content, tmp_path):
+    split, out = make_split(generate(60, 40)), tmp_path / "out"
+    write_split(split, out, describe_split(split))
+    (out / name).write_text(content, errors="surrogateescape")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(DataError, match="was not made by `topshelf data prepare`"):
+        write_split(split, out, describe_split(split))
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_under_the_name_of_a_file_of_ours_is_foreign(tmp_path):
+    split, out = make_split(generate(60, 40)), tmp_path / "out"
+    write_split(split, out, describe_split(split))
+    (out / "valid.parquet").unlink()
+    (out / "valid.parquet").mkdir()
+    with pytest.raises(DataError, match="was not made by"):
+        write_split(split, out, describe_split(split))
+
+
+def test_an_empty_folder_is_filled(tmp_path):
+    split = make_split(generate(60, 40))
+    write_split(split, tmp_path, describe_split(split))
+    assert len(read_given(tmp_path).test) == len(split.test)
 
 
 def test_a_folder_without_a_split_says_what_it_needs(tmp_path):

@@ -24,7 +24,10 @@ from topshelf.data.splits import Split
 from topshelf.errors import DataError
 
 MEMBER_LIMIT = 1 << 30  # bytes unpacked; the largest known file, the paper's Book, has about 50 MB
+PARTS = ("train", "valid", "test")
 SUMMARY = "summary.json"
+WRITTEN = {SUMMARY, *(f"{name}.parquet" for name in (*PARTS, "users", "items"))}
+SUMMARY_KEYS = {"split", "users", "items", *PARTS}
 Open = Callable[[str], bytes | None]
 
 
@@ -157,7 +160,7 @@ def _positions(column: pl.Series, ids: IdMap, is_dense: bool) -> np.ndarray:
 def _read_prepared(folder: Path) -> GivenSplit:
     tables = {
         name: canonical(pl.scan_parquet(folder / f"{name}.parquet"), Columns(), str(folder / f"{name}.parquet"))
-        for name in ("train", "valid", "test")
+        for name in PARTS
         if (folder / f"{name}.parquet").is_file() and not _is_empty(folder / f"{name}.parquet")
     }
     for name in ("train", "test"):
@@ -181,14 +184,17 @@ def _prepared_ids(folder: Path, role: str, tables: dict[str, pl.DataFrame]) -> I
 
 
 def write_split(split: Split, folder: Path, summary: dict[str, Any]) -> None:
-    """Write the parts, the ids and a summary; the folder appears whole or not at all."""
-    folder = folder.absolute()
-    if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or (folder / SUMMARY).is_file())):
+    """Write the parts, the ids and a summary; the folder appears whole or not at all.
+
+    An earlier folder of ours is replaced, and known by ``summary.describe_split`` being in its summary.
+    """
+    folder = folder.resolve()
+    if folder.exists() and not _is_ours(folder):
         raise DataError(f"{folder} exists and was not made by `topshelf data prepare`. Choose another --out.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        for name in ("train", "valid", "test"):
+        for name in PARTS:
             getattr(split, name).to_frame().write_parquet(fresh / f"{name}.parquet")
         for name, ids in (("users", split.users), ("items", split.items)):
             pl.DataFrame({"id": ids.values}).write_parquet(fresh / f"{name}.parquet")
@@ -201,3 +207,21 @@ def write_split(split: Split, folder: Path, summary: dict[str, Any]) -> None:
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether nothing is lost with the folder: it is empty, or holds only what ``write_split`` wrote."""
+    if not folder.is_dir():
+        return False
+    paths = list(folder.iterdir())
+    if not all(path.name in WRITTEN and path.is_file() and not path.is_symlink() for path in paths):
+        return False
+    return not paths or _has_our_keys(folder / SUMMARY)
+
+
+def _has_our_keys(path: Path) -> bool:
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(summary, dict) and SUMMARY_KEYS <= summary.keys()
