@@ -87,6 +87,7 @@ def test_times_become_seconds(times, seconds):
             r"column 'user' has 1 missing .* first in data row 2. Remove these rows",
         ),
         ("user", ["a", None], r"column 'user' has 1 missing .* first in data row 2. Remove these rows"),
+        ("user", ["a", ""], r"column 'user' has 1 missing .* first in data row 2. Remove these rows"),
         ("user", [1.0, 2.5], r"column 'user' must hold ids, got 2.5"),
         ("user", [[1], [2]], r"user column 'user' must hold whole numbers or text, got List"),
     ],
@@ -111,3 +112,10 @@ def test_text_ids_become_numbers_only_when_nothing_is_lost():
     assert whole_numbers(pl.Series(["1", "20"])).to_list() == [1, 20]
     assert whole_numbers(pl.Series(["007", "7"])).to_list() == ["007", "7"]
     assert whole_numbers(pl.Series(["7", "x"])).to_list() == ["7", "x"]
+
+
+@pytest.mark.parametrize("word", ["NaN", "nan", "NULL", "null", "None", ""])
+def test_words_for_nothing_are_missing_among_numbers_and_names_among_text(word):
+    assert whole_numbers(pl.Series(["7", word, "8"])).to_list() == [7, None, 8]
+    assert whole_numbers(pl.Series(["7", word, "x"])).to_list() == ["7", word, "x"]
+    assert whole_numbers(pl.Series(["007", word])).to_list() == ["007", word]

@@ -82,6 +82,11 @@ def test_ids_with_leading_zeros_stay_apart(write):
     assert data.items.values.to_list() == ["0071", "71"]
 
 
+def test_a_word_for_nothing_may_be_the_name_of_a_text_id(write):
+    data = read_interactions(write("names.csv", "user,item\nNone,1\nNull,2\nada,1\n"))
+    assert data.users.values.to_list() == ["None", "Null", "ada"]
+
+
 def test_text_ids_deep_in_the_file_do_not_break_the_reading(write):
     numbers = "".join(f"{row},1,3\n" for row in range(20_000))
     data = read_interactions(write("late.csv", f"user,item,rating\n{numbers}x,1,2.5\n"))
@@ -114,6 +119,9 @@ def test_named_columns_and_separator_are_used(write):
         ("latin.csv", "user,item\nJos\xe9,1\n".encode("latin1"), "latin.csv is not UTF-8 text.*iconv"),
         ("columns.csv", "who,what\na,b\n", r"columns.csv: cannot tell .* 'who', 'what'.*--user-column"),
         ("hole.csv", "user,item\na,1\n,2\n", r"column 'user' has 1 missing .* data row 2"),
+        ("quoted.csv", 'user,item\na,1\n"",2\n', r"column 'user' has 1 missing .* data row 2"),
+        ("nan.csv", "user,item\n1,1\nNaN,2\n3,1\nNULL,5\n", r"column 'user' has 2 missing .* data row 2"),
+        ("none.csv", "user,item\na,1\nb,None\n", r"column 'item' has 1 missing .* data row 2"),
         (
             "stars.csv",
             "user,item,rating\na,1,good\n",

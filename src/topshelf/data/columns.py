@@ -32,6 +32,7 @@ OPTIONS = {
 }
 ROLES = tuple(KNOWN_NAMES)
 ID_ROLES = ("user", "item")
+MISSING = ["", "NaN", "nan", "NAN", "NULL", "Null", "null", "None", "none", "NA", "<NA>"]  # as programs write it
 
 
 class Columns(NamedTuple):
@@ -111,7 +112,7 @@ def _identifier(column: pl.Expr, dtype: pl.DataType, where: str) -> pl.Expr:
     if dtype.is_float():
         return column.fill_nan(None)  # made whole, or refused, once the values are known
     if dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null):
-        return column.cast(pl.String)
+        return column.cast(pl.String).replace("", None)
     raise DataError(f"{where} must hold whole numbers or text, got {dtype}. Convert the ids to text first.")
 
 
@@ -181,11 +182,18 @@ def _remedy(role: str) -> str:
 
 
 def whole_numbers(ids: pl.Series) -> pl.Series:
-    """Text ids as integers when nothing is lost by it: ids such as ``007`` stay text."""
+    """Text ids as integers when nothing is lost by it: ids such as ``007`` stay text.
+
+    ``nan`` and its like are missing among integers; among text they may be names.
+    """
     if ids.dtype != pl.String:
         return ids
     numbers = ids.cast(pl.Int64, strict=False)
-    return numbers if numbers.cast(pl.String).equals(ids) else ids
+    is_word = numbers.is_null() & ids.is_not_null()
+    if not ids.filter(is_word).is_in(MISSING).all():
+        return ids
+    is_exact = numbers.cast(pl.String).filter(~is_word).equals(ids.filter(~is_word))
+    return numbers if is_exact else ids
 
 
 def plain_frame(frame: Any, wanted: Columns, source: str) -> pl.LazyFrame:

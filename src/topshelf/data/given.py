@@ -137,7 +137,8 @@ def _listed_ids(open_file: Open, role: str, seen: list[pl.Series], source: str) 
         raise DataError(f"{where} must number its {len(table)} ids from 0 without gaps.")
     numbers = whole_numbers(table["id"])
     # Where the ids were ordered as text ("1", "10", "100"), they were text to whoever made the file.
-    return IdMap(numbers if numbers.is_sorted() else table["id"]), True
+    is_ordered = not numbers.null_count() and numbers.is_sorted()
+    return IdMap(numbers if is_ordered else table["id"]), True
 
 
 def _indexed(pairs: pl.DataFrame, users: tuple[IdMap, bool], items: tuple[IdMap, bool], where: str) -> Interactions:
@@ -224,4 +225,4 @@ def _has_our_keys(path: Path) -> bool:
         summary = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(summary, dict) and SUMMARY_KEYS <= summary.keys()
+    return isinstance(summary, dict) and summary.keys() >= SUMMARY_KEYS
