@@ -88,7 +88,9 @@ def test_times_become_seconds(times, seconds):
         ),
         ("user", ["a", None], r"column 'user' has 1 missing .* first in data row 2. Remove these rows"),
         ("user", ["a", ""], r"column 'user' has 1 missing .* first in data row 2. Remove these rows"),
-        ("user", [1.0, 2.5], r"column 'user' must hold ids, got 2.5"),
+        ("user", [1.0, 2.5], r"column 'user' must hold ids, whole and below 2\^63, got 2.5"),
+        ("user", [1.0, float("inf")], r"column 'user' must hold ids, whole and below 2\^63, got inf"),
+        ("item", [1.0, 2.0**63], r"column 'item' must hold ids, whole and below 2\^63, got 9.22"),
         ("user", [[1], [2]], r"user column 'user' must hold whole numbers or text, got List"),
     ],
 )
@@ -101,6 +103,21 @@ def test_values_that_cannot_be_used_are_refused(column, values, message):
 def test_whole_floats_are_integer_ids():
     data = Interactions.from_frame(pl.DataFrame({"user": [2.0, 1.0], "item": [1, 2]}))
     assert data.users.values.to_list() == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", [pl.UInt64, pl.Int128])
+def test_ids_too_large_for_64_bits_become_text(dtype):
+    frame = pl.DataFrame({"user": pl.Series([2**63 + 1, 7], dtype=dtype), "item": pl.Series([3, 4], dtype=dtype)})
+    data = Interactions.from_frame(frame)
+    assert data.users.values.to_list() == ["7", str(2**63 + 1)]
+    assert data.items.values.to_list() == [3, 4]
+    assert data.users.index([2**63 + 1, 7]).tolist() == [1, 0]
+
+
+def test_times_in_a_zone_become_utc_seconds():
+    local = pl.Series("time", [datetime(2020, 1, 1), datetime(2020, 7, 1)]).dt.replace_time_zone("Europe/Paris")
+    data = Interactions.from_frame(pl.DataFrame({"user": [1, 2], "item": [1, 2], "time": local}))
+    assert data.timestamp.tolist() == [1577833200, 1593554400]
 
 
 def test_a_table_without_rows_is_refused():

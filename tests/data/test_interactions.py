@@ -100,6 +100,22 @@ def test_pandas_frames_equal_polars_frames():
     assert from_pandas.timestamp.tolist() == [1577836800, 1577923200]
 
 
+def test_pandas_times_in_a_zone_and_in_seconds_are_read():
+    moments = pd.to_datetime(["2020-01-01", "2020-07-01"])
+    for times, seconds in (
+        (moments.tz_localize("Europe/Paris"), [1577833200, 1593554400]),
+        (moments.astype("datetime64[s]"), [1577836800, 1593561600]),
+    ):
+        data = Interactions.from_frame(pd.DataFrame({"user": [1, 2], "item": [1, 2], "date": times}))
+        assert data.timestamp.tolist() == seconds
+
+
+def test_pandas_ids_too_large_for_64_bits_become_text():
+    for ids in (np.array([5, 2**64 - 1], dtype=np.uint64), pd.array([5, 2**64 - 1], dtype="UInt64")):
+        data = Interactions.from_frame(pd.DataFrame({"user": ids, "item": [1, 2]}))
+        assert data.users.values.to_list() == [str(2**64 - 1), "5"]
+
+
 def test_pandas_columns_with_holes_are_refused_by_row():
     with pytest.raises(DataError, match=r"column 'user' has 1 missing .* data row 2"):
         Interactions.from_frame(pd.DataFrame({"user": [1, None], "item": [1, 2]}))

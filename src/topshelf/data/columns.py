@@ -108,7 +108,7 @@ def canonical(frame: pl.LazyFrame, wanted: Columns, source: str, labels: dict[st
 
 def _identifier(column: pl.Expr, dtype: pl.DataType, where: str) -> pl.Expr:
     if dtype.is_integer():
-        return column.cast(pl.Int64)
+        return column  # made Int64, or text if that is too narrow, once the values are known
     if dtype.is_float():
         return column.fill_nan(None)  # made whole, or refused, once the values are known
     if dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null):
@@ -154,7 +154,7 @@ def not_utf8(source: str) -> DataError:
 
 
 def checked(table: pl.DataFrame, source: str, names: dict[str, str]) -> pl.DataFrame:
-    """Refuse an empty table and missing values; make whole-numbered float ids integers."""
+    """Refuse an empty table and missing values; make ids of any numeric type integers, or text."""
     if table.is_empty():
         raise DataError(f"{source} is empty: it has columns but no rows. It must hold at least one interaction.")
     for role, name in names.items():
@@ -164,15 +164,26 @@ def checked(table: pl.DataFrame, source: str, names: dict[str, str]) -> pl.DataF
                 f"{source}: column {name!r} has {missing.sum():,} missing or unreadable value(s), "
                 f"first in data row {int(missing.arg_max() or 0) + 1}. {_remedy(role)}"
             )
-    floats = [role for role in ID_ROLES if table[role].dtype.is_float()]
-    for role in floats:
-        fractions = table.filter(pl.col(role) != pl.col(role).floor())
-        if not fractions.is_empty():
-            raise DataError(
-                f"{source}: column {names[role]!r} must hold ids, got {fractions[role][0]!r}. "
-                f"Name the right column with {OPTIONS[role]} (in Python {role}=...)."
-            )
-    return table.with_columns(pl.col(role).cast(pl.Int64) for role in floats)
+    for role in ID_ROLES:
+        ids = table[role]
+        if ids.dtype.is_float():
+            wrong = ids.filter((ids != ids.floor()) | ~ids.is_finite() | (ids.abs() >= 2.0**63))
+            if len(wrong):
+                raise DataError(
+                    f"{source}: column {names[role]!r} must hold ids, whole and below 2^63, got {wrong[0]!r}. "
+                    f"Name the right column with {OPTIONS[role]} (in Python {role}=...)."
+                )
+            ids = ids.cast(pl.Int64)
+        table = table.with_columns(narrow(ids))
+    return table
+
+
+def narrow(ids: pl.Series) -> pl.Series:
+    """Integers as Int64, or as text where one of them does not fit; everything else as it is."""
+    if not ids.dtype.is_integer():
+        return ids
+    numbers = ids.cast(pl.Int64, strict=False)
+    return numbers if numbers.null_count() == ids.null_count() else ids.cast(pl.String)
 
 
 def _remedy(role: str) -> str:
@@ -211,7 +222,11 @@ def plain_frame(frame: Any, wanted: Columns, source: str) -> pl.LazyFrame:
 
 
 def _from_pandas(column: Any, name: str) -> pl.Series:
-    if getattr(column.dtype, "kind", "O") in "iufbM":
+    kind = getattr(column.dtype, "kind", "O")
+    if kind == "M":
+        moments = column if getattr(column.dtype, "tz", None) is None else column.dt.tz_convert(None)
+        return pl.Series(name, moments.to_numpy().astype("datetime64[us]"))  # Polars does not know whole seconds
+    if kind in "iufb":
         return pl.Series(name, column.to_numpy())
     return _as_text([None if missing else value for value, missing in zip(column, column.isna(), strict=True)], name)
 

@@ -11,7 +11,7 @@ import polars as pl
 import torch
 from scipy import sparse
 
-from topshelf.data.columns import Columns, canonical, plain_frame
+from topshelf.data.columns import Columns, canonical, narrow, plain_frame
 from topshelf.errors import DataError
 from topshelf.ragged import Ragged
 
@@ -20,8 +20,8 @@ class IdMap:
     """Dense index to external id and back. Ids are integers or text; others (UUIDs) become text."""
 
     def __init__(self, values: pl.Series) -> None:
-        dtype = pl.Int64 if values.dtype.is_integer() else pl.String
-        self.values = values.cast(dtype).alias("id")
+        values = narrow(values)
+        self.values = (values if values.dtype == pl.Int64 else values.cast(pl.String)).alias("id")
         if self.values.null_count() or self.values.n_unique() != len(self.values):
             raise DataError(f"ids must be unique and present, got {len(values)} of which {values.n_unique()} differ.")
 
