@@ -42,6 +42,32 @@ def test_unknown_ids_are_named():
     assert ids.get("2") == 1
 
 
+@pytest.mark.parametrize(
+    "id", [4.9, np.float32(4.5), float("nan"), float("inf"), "4.9", "4_0", 2**63, uuid.UUID(int=4), None]
+)
+def test_what_is_no_whole_number_is_an_unknown_id(id):
+    ids = IdMap(pl.Series([3, 4, 40]))
+    assert ids.get(id) is None
+    with pytest.raises(DataError, match="1 of 2 ids are unknown, such as"):
+        ids.index([3, id])
+
+
+def test_arrays_with_unknown_ids_are_refused():
+    for wanted in (np.array([4.9, 4.0]), np.array([2**63, 4], dtype=np.uint64), pl.Series([4.9, 4.0])):
+        with pytest.raises(DataError, match="1 of 2 ids are unknown"):
+            IdMap(pl.Series([3, 4])).index(wanted)
+
+
+def test_numpy_and_single_ids_are_found():
+    numbers, names = IdMap(pl.Series([3, 4])), IdMap(pl.Series(["3", "14"]))
+    assert numbers.index([np.int64(4), np.uint8(3), 4.0, np.float32(3)]).tolist() == [1, 0, 1, 0]
+    assert numbers.index(np.array([4.0, 3.0])).tolist() == [1, 0]
+    assert numbers.index(id for id in (4, "3")).tolist() == [1, 0]
+    assert [numbers.index(id).tolist() for id in (np.int64(4), 4, "4")] == [[1], [1], [1]]
+    assert names.index("14").tolist() == names.index(np.int64(14)).tolist() == [1]
+    assert numbers.get(np.int64(4)) == names.get(np.int64(14)) == 1
+
+
 def test_repeated_ids_are_refused():
     with pytest.raises(DataError, match="unique"):
         IdMap(pl.Series([1, 1]))

@@ -46,7 +46,11 @@ class IdMap:
         return self.values.gather(np.asarray(index, dtype=np.int64).ravel()).to_list()
 
     def index(self, ids: Any) -> np.ndarray:
-        """Dense indices of external ids; an unknown id is an error."""
+        """Dense indices of external ids, or of one id; an unknown id is an error."""
+        if isinstance(ids, (str, int, float, np.generic)):
+            ids = [ids]
+        elif not hasattr(ids, "__len__"):
+            ids = list(ids)  # named again in the message
         wanted = self._series(ids)
         numbered = pl.DataFrame({"id": self.values}).with_row_index("index")
         found = pl.DataFrame({"id": wanted}).join(numbered, on="id", how="left", maintain_order="left")["index"]
@@ -72,15 +76,18 @@ class IdMap:
         if self.values.dtype == pl.String:
             return str(id)
         try:  # the command line and HTTP hand over integer ids as text
-            return int(id)
-        except (TypeError, ValueError):
+            key = int(id)
+        except (TypeError, ValueError, OverflowError):
             return None
+        # int() rounds 4.9 down and reads "4_0" as 40; neither is an id of ours.
+        is_same = "_" not in id if isinstance(id, str) else bool(key == id)
+        return key if is_same and -(2**63) <= key < 2**63 else None
 
     def _series(self, ids: Any) -> pl.Series:
         if isinstance(ids, pl.Series) and (ids.dtype.is_integer() or ids.dtype == pl.String):
             return ids.cast(self.values.dtype, strict=False)
         if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
-            return pl.Series(ids).cast(self.values.dtype)
+            return pl.Series(ids).cast(self.values.dtype, strict=False)
         return pl.Series([self._key(value) for value in ids], dtype=self.values.dtype)
 
 
