@@ -162,7 +162,7 @@ def assemble(
     seed: int | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """A config from a TOML file, or from the settings shipped for a dataset; what is named here goes before both.
+    """A config from the settings shipped for its dataset, a TOML file, and what is named here; the later goes first.
 
     ``more`` holds nested values, such as ``{"train": {"epochs": 50}}``, and goes before everything.
     """
@@ -174,7 +174,7 @@ def assemble(
     }
     named = merged({key: value for key, value in named.items() if value is not None}, more or {})
     if file is not None:
-        return make_config(merged(read_config(file), named))
+        named = merged(read_config(file), named)
     chosen = make_config(named)
     return make_config(merged(preset(chosen.data.source, chosen.model.name, chosen.loss.name), named))
 

@@ -8,21 +8,24 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from topshelf.catalogue import top_k
 from topshelf.config import assemble
 from topshelf.data import Dataset, load_split
 from topshelf.data.download import cache_folder
 from topshelf.data.movielens import fetch_movielens_from_registry
 from topshelf.errors import ConfigError, DataError
 from topshelf.evaluation import Evaluation, compare
-from topshelf.recommender import Recommender
+from topshelf.ragged import merge
 from topshelf.report import Page
 from topshelf.statistics import PairedResult
 from topshelf.training import Fitted, fit
-from topshelf.training.folder import RunFolder
+from topshelf.training.checkpoint import write_text
 
 K = 20
+MARK = "made-by-topshelf-demo.txt"
 SHOWN = 10  # places of a person's history and list
 METHODS = {
     "Popularity": ("popularity", "slatk"),
@@ -76,6 +79,7 @@ class Person:
 def run(out: Path, *, seed: int = 0, offline: bool = False) -> None:
     """Fit, compare, print, and write ``out/report.html``."""
     console = Console()
+    _claim(out)
     dataset, note = _data(seed, offline)
     if note:
         console.print(note, style="yellow", highlight=False)
@@ -103,11 +107,18 @@ def _data(seed: int, offline: bool) -> tuple[Dataset, str]:
         return load_split("synthetic", seed=seed), note
 
 
+def _claim(out: Path) -> None:
+    """A folder is the demonstration's if it is new or empty, or holds its mark; nobody else's run is replaced."""
+    mark = out / MARK
+    if out.exists() and any(out.iterdir()) and not mark.exists():
+        raise ConfigError(f"{out} holds something that topshelf demo did not make; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(mark, "Made by topshelf demo, which replaces its runs here.\n")
+
+
 def _fit(label: str, model: str, loss: str, dataset: Dataset, out: Path, seed: int, console: Console) -> Entry:
     folder = out / (f"{model}-{loss}" if model == "mf" else model)
     if folder.exists():
-        if not RunFolder(folder).config.exists() and any(folder.iterdir()):
-            raise ConfigError(f"{folder} holds something that is not a run; choose another --out")
         shutil.rmtree(folder)
     config = assemble(data=dataset.name, model=model, loss=loss, k=K, seed=seed)
     fitted = fit(config, dataset, out=folder, quiet=False)
@@ -152,8 +163,11 @@ def _person(fitted: Fitted) -> Person:
     # The best known first: a history reads better by fame than by index.
     fame = torch.bincount(train.indices, minlength=split.n_items)[history]
     history = history[fame.argsort(descending=True, stable=True)]
-    listed = Recommender.of(fitted).recommend(split.users.ids([row]), k=SHOWN)["item"]
-    found = split.items.index(listed).tolist()
+    # Only train and validation are left out, so that hits of the test part can show.
+    with torch.no_grad():
+        queries, items = fitted.model.encode()
+        seen = merge(train, split.valid.ragged())
+        found = top_k(queries, items, SHOWN, exclude=seen, rows=torch.tensor([row]))[1][0].tolist()
     return Person(
         str(split.users.ids([row])[0]),
         [names[i] for i in history[:SHOWN].tolist()],
@@ -169,7 +183,7 @@ def _print_person(console: Console, person: Person) -> None:
     table.add_column(f"SL@{K} recommends")
     table.add_column("in their test part")
     for liked, listed, is_hit in _side_by_side(person):
-        table.add_row(liked, listed, is_hit)
+        table.add_row(escape(liked), escape(listed), is_hit)
     console.print(table)
 
 

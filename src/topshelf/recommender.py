@@ -68,18 +68,25 @@ class Recommender:
     ) -> pl.DataFrame:
         """The best ``k`` items of each user (default: everybody), one row a place.
 
-        ``filter_seen`` leaves out what the user has in train or validation. A user with fewer than k items left
-        gets a shorter list.
+        ``filter_seen`` leaves out all that the user has in the data, the test part included. A user with fewer than k
+        items left gets a shorter list; one of whom the model has seen nothing gets the most popular items, without
+        scores.
         """
         fitted = self._checked()
         split = fitted.dataset.split
         rows = torch.arange(split.n_users) if users is None else _rows(split.users, users)
-        lists = Lists.of(split, fitted.config.train.device)
-        k = fitted.config.k if k is None else at_least("k", k, 1)
+        lists = Lists.of(split, "cpu")
+        seen = merge(merge(lists.train, lists.valid), lists.test) if filter_seen else None
+        k = min(fitted.config.k if k is None else at_least("k", k, 1), split.n_items)
+        history = lists.histories(fitted.config)
+        is_known = history.counts[rows] > 0
         with torch.no_grad():
             queries, items = fitted.model.encode()
-            seen = merge(lists.train, lists.valid) if filter_seen else None
-            values, indices = top_k(queries, items, min(k, items.size(0)), exclude=seen, rows=rows)
+            values, indices = _lists(queries, items.cpu(), k, seen, rows)
+            if not bool(is_known.all()):
+                counts = torch.bincount(history.indices, minlength=split.n_items).float().unsqueeze(1)
+                popular = _lists(torch.ones(split.n_users, 1), counts, k, seen, rows[~is_known])[1]
+                values[~is_known], indices[~is_known] = torch.nan, popular
         return self._table("user", split.users, rows, values, indices)
 
     def similar_items(self, items: Sequence[Any], k: int = 10) -> pl.DataFrame:
@@ -111,6 +118,7 @@ class Recommender:
         """The recommender of a model that is fitted already."""
         config = fitted.config
         sections = config.model_dump(include={"negatives", "threshold", "train", "evaluate"})
+        sections["data"] = config.data.model_dump(exclude={"source"})
         recommender = cls(
             k=config.k, seed=config.seed, model=config.model.model_dump(), loss=config.loss.model_dump(), **sections
         )
@@ -143,17 +151,23 @@ class Recommender:
             name: ids.values.gather(rows.repeat_interleave(k).numpy()[is_there]),
             "rank": np.tile(np.arange(1, k + 1), n)[is_there],
             other: dataset.split.items.values.gather(found),
-            "score": values.flatten().numpy()[is_there],
+            "score": pl.Series(values.flatten().numpy()[is_there]).fill_nan(None),
         }
         if dataset.titles is not None:
             columns["title"] = pl.Series(dataset.titles).gather(found)
         return pl.DataFrame(columns)
 
 
+def _lists(queries: Any, items: torch.Tensor, k: int, seen: Ragged | None, rows: torch.Tensor) -> Any:
+    if rows.numel() == 0:
+        return torch.empty(0, k), torch.empty(0, k, dtype=torch.int64)
+    return top_k(queries, items, k, exclude=seen, rows=rows)
+
+
 def _rows(ids: IdMap, wanted: Any) -> torch.Tensor:
     """Dense indices of external ids; a single id stands for a list of one."""
-    listed = [wanted] if isinstance(wanted, str | int) else wanted
-    return torch.from_numpy(ids.index(listed).astype(np.int64))
+    listed = [wanted] if isinstance(wanted, str | int | np.integer) else list(wanted)
+    return torch.from_numpy(ids.index(listed).astype(np.int64)) if listed else torch.empty(0, dtype=torch.int64)
 
 
 def _dataset(data: Any, config: RunConfig) -> Dataset:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import metadata
 
 import polars as pl
 import pytest
@@ -95,8 +96,7 @@ def test_recommend_speaks_the_ids_of_the_file(folder):
     lists = pl.read_csv(folder / "lists.csv")
     assert lists["user"].n_unique() == 120
     seen = pl.read_csv(folder / "clicks.csv").select("user", "item")
-    # Train and validation are never recommended; the test part may be.
-    assert lists.join(seen, on=["user", "item"], how="inner").height < seen.height * 0.25
+    assert lists.join(seen, on=["user", "item"], how="inner").height == 0
 
 
 def test_a_config_file_gives_the_same_run_as_the_flags(folder):
@@ -150,10 +150,17 @@ def test_help_has_an_example(command):
             "negatives.n does not go with",
         ),
         ("train --data {csv} --out {run}", "already holds a run"),
-        ("train --resume {new}", "is not a run folder"),
+        ("train --resume {new}", "does not exist; a run folder is what topshelf train --out makes"),
+        ("train --data {csv} --model ease --loss bpr --out {new}", "--loss does not go with --model ease"),
+        ("train --data {csv} --set train.device=gpu --out {new}", "train.device must be a device of this machine"),
+        ("train --data {csv} --set evaluate.cutoffs=[0] --out {new}", "evaluate.cutoffs.0"),
+        ("train --data {csv} --set loss.k=51 --out {new}", "loss.k must be <= 50"),
+        ("train --data {csv} --user-column nobody --out {new}", "nobody"),
+        ("recommend {run}", "give --user ID"),
+        ("recommend {run} --out {new}/lists.csv", "cannot be written"),
         ("train --resume {run} --k 3", "--resume goes on with a run as it was configured"),
         ("train {new}.toml --out {new}", "does not exist"),
-        ("evaluate {new}", "is not a run folder: it has no config.toml"),
+        ("evaluate {new}", "does not exist"),
         ("evaluate {run} --protocol mine", "protocol must be one of standard, paper, got 'mine'"),
         ("evaluate {run} --cutoffs 5,x", "--cutoffs takes whole numbers such as 5,10,20; got '5,x'"),
         ("evaluate {run} --cutoffs 0,5", "got 0"),
@@ -177,3 +184,38 @@ def test_the_package_sets_the_waiting_policy_and_prints_no_traceback(tmp_path):
     assert done.returncode == 2
     assert done.stdout == "PASSIVE\n"
     assert done.stderr == f"error: {tmp_path} is not a run folder: it has no config.toml\n"
+
+
+def test_the_version_is_printed():
+    assert topshelf("--version").strip() == metadata.version("topshelf")
+
+
+def test_ids_that_look_like_markup_are_printed_as_they_are(tmp_path):
+    frame = generate(40, 20, interactions_per_user=6, seed=1).to_frame()
+    frame = frame.with_columns(pl.concat_str(pl.lit("[/b"), pl.col("item").cast(pl.String), pl.lit("]")).alias("item"))
+    frame.write_csv(tmp_path / "odd[1].csv")
+    topshelf("train", "--data", tmp_path / "odd[1].csv", *SHORT, "--out", tmp_path / "run")
+    assert "[/b" in topshelf("recommend", tmp_path / "run", "--user", "3")
+
+
+def test_runs_on_different_splits_are_not_compared(folder):
+    for seed in (0, 1):
+        arguments = ("--data", "synthetic", "--model", "popularity", "--k", "5", "--set", f"data.split_seed={seed}")
+        topshelf("train", *arguments, "--out", folder / f"seed{seed}")
+    errors = topshelf("evaluate", folder / "seed0", "--against", folder / "seed1", code=2)
+    assert "both evaluations must be of one split" in errors
+
+
+def test_a_refitted_run_reports_the_validation_that_chose_it_and_refuses_the_paper_protocol(folder):
+    arguments = ("--data", folder / "clicks.csv", *SHORT, "--set", "train.refit=true")
+    topshelf("train", *arguments, "--out", folder / "refit")
+    metrics, plain = (json.loads((folder / name / "metrics.json").read_text()) for name in ("refit", "run"))
+    assert metrics["valid"]["ndcg@5"] == pytest.approx(plain["valid"]["ndcg@5"])
+    assert "--protocol standard" in topshelf("evaluate", folder / "refit", "--protocol", "paper", code=2)
+
+
+def test_the_demo_never_replaces_what_it_did_not_make(tmp_path):
+    (tmp_path / "ease").mkdir()
+    (tmp_path / "ease" / "thesis.txt").write_text("years of work")
+    assert "did not make" in topshelf("demo", "--offline", "--out", tmp_path, code=2)
+    assert (tmp_path / "ease" / "thesis.txt").exists()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib import metadata
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,6 +21,23 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     epilog="Exit codes: 0 done, 2 something to mend, 3 training had to stop, 130 stopped by you.",
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(metadata.version("topshelf"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[  # noqa: ARG001  its callback does the work
+        bool, typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 app.add_typer(data.app, name="data")
 app.command()(train)
 app.command()(evaluate)

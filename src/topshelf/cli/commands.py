@@ -11,9 +11,10 @@ import typer
 from topshelf import demo as demonstration
 from topshelf import training
 from topshelf.cli import show
-from topshelf.config import assemble, overrides
+from topshelf.config import assemble, merged, overrides
 from topshelf.errors import ConfigError
 from topshelf.evaluation import compare
+from topshelf.models import MODELS
 from topshelf.recommender import Recommender
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -27,6 +28,11 @@ def train(
     k: Annotated[int | None, typer.Option(help="Length of the list that people see; 20.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of splits, initial values and draws; 0.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting: section.key=value.")] = None,
+    user_column: Annotated[str | None, typer.Option(help="Column of the users; guessed if left out.")] = None,
+    item_column: Annotated[str | None, typer.Option(help="Column of the items; guessed if left out.")] = None,
+    rating_column: Annotated[str | None, typer.Option(help="Column of the ratings; 'none' to ignore it.")] = None,
+    time_column: Annotated[str | None, typer.Option(help="Column of the times; 'none' to ignore it.")] = None,
+    min_rating: Annotated[float | None, typer.Option(help="Only ratings of at least this are positives.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
@@ -41,6 +47,8 @@ def train(
 
       topshelf train --data amazon2014-health --loss slatk --k 20 --seed 1 --out runs/health
 
+      topshelf train --data reviews.csv --user-column reviewer --min-rating 4 --out runs/reviews
+
       topshelf train --data clicks.parquet --set train.epochs=50 --set loss.tau=0.1 --out runs/short
 
       topshelf train my-run.toml --out runs/mine
@@ -48,13 +56,19 @@ def train(
       topshelf train --resume runs/mine
     """
     if resume is not None:
-        if any(value is not None for value in (config, data, model, loss, k, seed, set_, out)):
+        others = (config, data, model, loss, k, seed, set_, out, user_column, item_column, rating_column, time_column)
+        if any(value is not None for value in (*others, min_rating)):
             raise ConfigError("--resume goes on with a run as it was configured; leave the other options out")
         fitted, out = training.resume(resume, quiet=quiet), resume
     else:
         if config is None and data is None:
             raise ConfigError("give --data PATH|NAME or a TOML file; see topshelf train --help")
-        chosen = assemble(file=config, data=data, model=model, loss=loss, k=k, seed=seed, more=overrides(set_ or []))
+        columns = {"user": user_column, "item": item_column, "weight": rating_column, "timestamp": time_column}
+        given = {key: value for key, value in {**columns, "min_rating": min_rating}.items() if value is not None}
+        more = merged({"data": given}, overrides(set_ or []))
+        chosen = assemble(file=config, data=data, model=model, loss=loss, k=k, seed=seed, more=more)
+        if loss is not None and chosen.model.name in MODELS and MODELS[chosen.model.name].is_closed_form:
+            raise ConfigError(f"--loss does not go with --model {chosen.model.name}, which is fitted in closed form")
         if out is None:
             raise ConfigError("give --out FOLDER: where the run is kept")
         fitted = training.fit(chosen, out=out, quiet=quiet)
@@ -78,6 +92,11 @@ def evaluate(
     """
     lengths = _cutoffs(cutoffs)
     fitted = training.load(run)
+    if fitted.config.train.refit and (protocol or fitted.config.evaluate.protocol) == "paper":
+        raise ConfigError(
+            "the paper protocol leaves validation items in the ranking, and this run was refitted on them; "
+            "use --protocol standard"
+        )
     found = fitted.evaluate(protocol, lengths)
     result: dict[str, Any] = {"run": str(run), "data": fitted.dataset.name, **found.to_json()}
     paired = None
@@ -95,12 +114,12 @@ def evaluate(
 
 def recommend(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    user: Annotated[list[str] | None, typer.Option(help="A user's id; may be given again. Default: all.")] = None,
+    user: Annotated[list[str] | None, typer.Option(help="A user's id; may be given again.")] = None,
     k: Annotated[int | None, typer.Option(help="Length of the list; default: the run's K.")] = None,
     keep_seen: Annotated[bool, typer.Option("--keep-seen", help="Also list what the user has already.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write a .csv or .parquet instead of printing.")] = None,
 ) -> None:
-    """List the best items of some users, or of all.
+    """List the best items of some users, or of all; nothing they have in the data already.
 
     Examples:
 
@@ -108,6 +127,8 @@ def recommend(
 
       topshelf recommend runs/clicks --out lists.parquet
     """
+    if user is None and out is None:
+        raise ConfigError("give --user ID (may be given again), or --out FILE for everybody's lists")
     recommender = Recommender.load(run)
     table = recommender.recommend(show.ids(recommender, user), k, filter_seen=not keep_seen)
     show.recommendations(table, out)

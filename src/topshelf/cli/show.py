@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from topshelf.errors import ConfigError
@@ -16,39 +17,47 @@ from topshelf.recommender import Recommender
 from topshelf.statistics import PairedResult
 from topshelf.training import Fitted
 
+NOTES = {
+    "dropped_test": "test interactions of users or items that train does not know, left out",
+    "dropped_valid": "validation interactions of users or items that train does not know, left out",
+}
+
 
 def run(fitted: Fitted, out: Path) -> None:
     """The end of a training run."""
     split, config = fitted.dataset.split, fitted.config
-    console = Console()
-    found = fitted.evaluate()
     what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
-    evaluation(found, f"{what} on {fitted.dataset.name}: {split.n_users:,} users, {split.n_items:,} items")
+    evaluation(fitted.evaluate(), f"{what} on {fitted.dataset.name}")
+    parts = ", ".join(f"{len(getattr(split, part)):,} {part}" for part in ("train", "valid", "test"))
+    lines = [f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}: {parts}"]
     if split.kind == "ratio":
-        console.print(
-            "The split is random: the model may know a user's later choices. With timestamps, split by time.",
-            style="dim",
-        )
-    for note, count in split.notes.items():
-        console.print(f"{note}: {count:,}", style="dim", highlight=False)
+        lines.append("a random split: the model may know a user's later choices; with timestamps, split by time")
+    lines += [f"{NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
+    n_new = int((split.train.counts == 0).sum())
+    if n_new:
+        lines.append(f"users with nothing in train, who get the most popular items: {n_new:,}")
     if not fitted.model.is_closed_form:
-        console.print(f"best epoch {fitted.best_epoch}, trained in {fitted.seconds:.1f} s", highlight=False)
-    console.print(f"kept in {out}; lists: topshelf recommend {out} --user ID", highlight=False, soft_wrap=True)
+        lines.append(f"best epoch {fitted.best_epoch}, trained in {fitted.seconds:.1f} s")
+    lines.append(f"kept in {out}; lists: topshelf recommend {out} --user ID")
+    for line in lines:
+        Console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def evaluation(found: Evaluation, title: str) -> None:
     """Metrics by cut-off, with an interval for the NDCG."""
     intervals, means = found.intervals(), found.mean()
-    table = Table(title=f"{title}\nprotocol {found.protocol}, {found.users.numel():,} users", title_justify="left")
-    table.add_column("metric")
+    caption = f"{title}\nprotocol {found.protocol}, {found.users.numel():,} users, 95% intervals by bootstrap"
+    table = Table(title=escape(caption), title_justify="left")
+    table.add_column("metric", no_wrap=True)
     for k in found.cutoffs:
         table.add_column(f"@{k}", justify="right")
     names = dict.fromkeys(name.partition("@")[0] for name in means if "@" in name)
     for name in names:
         table.add_row(name, *(f"{means[f'{name}@{k}']:.4f}" for k in found.cutoffs))
         if name == "ndcg":
-            ends = (intervals[f"ndcg@{k}"] for k in found.cutoffs)
-            table.add_row("  95% interval", *(f"{low:.4f} to {high:.4f}" for low, high in ends), style="dim")
+            ends = [intervals[f"ndcg@{k}"] for k in found.cutoffs]
+            table.add_row("  from", *(f"{low:.4f}" for low, _ in ends), style="dim")
+            table.add_row("  to", *(f"{high:.4f}" for _, high in ends), style="dim")
     for name in dict.fromkeys(name.partition("@")[0] for name in found.extras):
         table.add_row(name, *(f"{found.extras[f'{name}@{k}']:.4f}" for k in found.cutoffs))
     console = Console()
@@ -72,12 +81,15 @@ def recommendations(table: pl.DataFrame, out: Path | None) -> None:
     """Print, or write by the file's ending."""
     if out is None:
         shown = Table(*table.columns)
-        for row in table.with_columns(pl.col("score").round(4)).iter_rows():
-            shown.add_row(*map(str, row))
+        for row in table.with_columns(pl.col("score").map_elements("{:.4f}".format, pl.String)).iter_rows():
+            shown.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
         Console().print(shown)
     elif out.suffix in (".csv", ".parquet"):
-        table.write_csv(out) if out.suffix == ".csv" else table.write_parquet(out)
-        Console().print(f"{table.height:,} rows written to {out}", highlight=False)
+        try:
+            table.write_csv(out) if out.suffix == ".csv" else table.write_parquet(out)
+        except OSError as error:
+            raise ConfigError(f"--out {out} cannot be written: {error}") from None
+        Console().print(f"{table.height:,} rows written to {out}", highlight=False, markup=False, soft_wrap=True)
     else:
         raise ConfigError(f"--out must end in .csv or .parquet, got {out}")
 

@@ -6,13 +6,13 @@ import inspect
 from typing import Any
 
 from topshelf.catalogue import Workspace
-from topshelf.config import Component, RunConfig, complete
+from topshelf.config import Component, NegativesSettings, RunConfig, complete
 from topshelf.errors import ConfigError, one_of
 from topshelf.losses import LOSSES, Loss
 from topshelf.models import MODELS, Model
-from topshelf.negatives import NEGATIVES, Catalogue, Negatives, PerQuery
+from topshelf.negatives import NEGATIVES, Catalogue, Negatives, PerQuery, Shared
 from topshelf.ragged import Ragged
-from topshelf.training.objective import Objective
+from topshelf.training.objective import DEFAULT_EFFECTIVE_N, Objective
 
 _GIVEN_TO_LOSS = ("n_queries", "reduction")
 _GIVEN_TO_MODEL = ("n_queries", "n_items")
@@ -33,7 +33,17 @@ def resolve(config: RunConfig) -> RunConfig:
         raise ConfigError(
             "loss.keep_hits needs all positives of a user in one batch: set train.order = 'query', got 'pair'"
         )
-    return config.model_copy(update={"loss": loss, "model": model})
+    config = config.model_copy(update={"loss": loss, "model": model})
+    return config.model_copy(update={"negatives": _spelled_out(config)})
+
+
+def _spelled_out(config: RunConfig) -> NegativesSettings:
+    """The negatives with every automatic choice made, so that the run's file repeats it whatever ships later."""
+    negatives = build_negatives(config, build_loss(config, 1))
+    kind = next(name for name, cls in NEGATIVES.items() if type(negatives) is cls)
+    n = negatives.n if isinstance(negatives, Shared | PerQuery) else None
+    effective_n = config.negatives.effective_n or (n if n is not None else DEFAULT_EFFECTIVE_N)
+    return config.negatives.model_copy(update={"kind": kind, "n": n, "effective_n": effective_n})
 
 
 def build_model(config: RunConfig, n_queries: int, n_items: int) -> Model:

@@ -68,6 +68,7 @@ def write_atomically(path: str | Path, write: Any) -> None:
         write(temporary)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())  # safetensors writes for the owner alone
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         kept = "the file that was there before is kept" if path.exists() else "nothing was written"
@@ -77,6 +78,12 @@ def write_atomically(path: str | Path, write: Any) -> None:
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -73,6 +73,8 @@ class RunFolder:
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
         folder = cls(path)
+        if not folder.path.exists():
+            raise CheckpointError(f"{path} does not exist; a run folder is what topshelf train --out makes")
         if not folder.config.is_file():
             raise CheckpointError(f"{path} is not a run folder: it has no config.toml")
         return folder

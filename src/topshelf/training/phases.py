@@ -11,7 +11,7 @@ import torch
 
 from topshelf.config import RunConfig
 from topshelf.data import Split
-from topshelf.errors import DataError, TrainingError
+from topshelf.errors import ConfigError, DataError, TrainingError
 from topshelf.evaluation import ndcg
 from topshelf.models import Model
 from topshelf.ragged import Ragged, merge
@@ -47,14 +47,19 @@ class Lists:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A fitted model, the epoch that validation chose, and the seconds it took."""
+    """A fitted model, the epoch that validation chose, the seconds it took, and the validation NDCG@K of the choice.
+
+    ``valid_score`` is None for a closed-form model fitted on train alone, whose validation can be computed at any time.
+    """
 
     model: Model
     best_epoch: int
     seconds: float
+    valid_score: float | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "best_epoch": self.best_epoch, "seconds": self.seconds}
+        state = {name: getattr(self, name) for name in ("best_epoch", "seconds", "valid_score")}
+        return {"model": self.model.state_dict(), **state}
 
 
 class Phases:
@@ -65,6 +70,7 @@ class Phases:
 
     def __init__(self, config: RunConfig, split: Split, *, quiet: bool) -> None:
         self.config, self.split, self.quiet = config, split, quiet
+        _check_device(config.train.device)
         self.folder: RunFolder | None = None
         self.lists = Lists.of(split, config.train.device)
         _check_parts(self.lists, split.kind)
@@ -76,15 +82,21 @@ class Phases:
         self.folder, model = folder, self._first_model
         if model.is_closed_form:
             started = time.perf_counter()
+            valid_score = None
+            if self.config.train.refit:  # validated before it has seen the validation part
+                model.fit(self.lists.train)
+                valid_score = self._validate(model)
             model.fit(self.lists.histories(self.config))
-            return Outcome(model, 0, time.perf_counter() - started)
+            return Outcome(model, 0, time.perf_counter() - started, valid_score)
         if checkpoint is None or checkpoint["phase"] == "train":
             self._drive(self._first_trainer, "train", {}, checkpoint)
             progress = self._first_trainer.progress
-            chosen = Outcome(model, progress.best_epoch, progress.seconds)
+            chosen = Outcome(model, progress.best_epoch, progress.seconds, progress.best_score)
             if not self.config.train.refit:
                 return chosen
             extra, checkpoint = self._handed_on(chosen), None
+            if folder is not None:
+                folder.save_model(chosen.state_dict())  # something to use if the refit is stopped
         else:
             extra = checkpoint["extra"]
         return self._refit(extra, checkpoint)
@@ -102,12 +114,17 @@ class Phases:
         config = self.config.model_copy(update={"train": settings})
         trainer = self._trainer(config, model, self.lists.histories(config), None)
         self._drive(trainer, "refit", extra, checkpoint)
-        return Outcome(model, extra["best_epoch"], extra["seconds"] + trainer.progress.seconds)
+        return Outcome(model, extra["best_epoch"], extra["seconds"] + trainer.progress.seconds, extra["valid_score"])
 
     def _handed_on(self, chosen: Outcome) -> dict[str, Any]:
         """What the refit's checkpoints must remember of the first phase."""
         log = self.folder.log.read_text(encoding="utf-8") if self.folder is not None else ""
-        return {"best_epoch": chosen.best_epoch, "seconds": chosen.seconds, "log": log}
+        return {
+            "best_epoch": chosen.best_epoch,
+            "seconds": chosen.seconds,
+            "valid_score": chosen.valid_score,
+            "log": log,
+        }
 
     def _drive(self, trainer: Trainer, phase: str, extra: dict[str, Any], checkpoint: dict[str, Any] | None) -> None:
         if checkpoint is not None:
@@ -133,7 +150,8 @@ class Phases:
         if self.folder is not None and trainer.best_weights is not None:
             trainer.model.load_state_dict(trainer.best_weights)
             progress = trainer.progress
-            self.folder.save_model(Outcome(trainer.model, progress.best_epoch, progress.seconds).state_dict())
+            left = Outcome(trainer.model, progress.best_epoch, progress.seconds, progress.best_score)
+            self.folder.save_model(left.state_dict())
 
     def _stopped(self, trainer: Trainer) -> str:
         where = f"stopped in epoch {trainer.progress.epoch + 1}"
@@ -167,3 +185,13 @@ def _check_parts(lists: Lists, kind: str) -> None:
                 f"the {name} part of the {kind} split is empty: no user has anything left to find there. Use more "
                 f"data, a larger {setting}, or another data.split"
             )
+
+
+def _check_device(name: str) -> None:
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"train.device must be a device of this machine, such as cpu, got {name!r}: {reason}"
+        ) from None

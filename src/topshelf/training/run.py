@@ -29,6 +29,7 @@ class Fitted:
     model: Model
     best_epoch: int = 0
     seconds: float = 0.0
+    valid_score: float | None = None
 
     def evaluate(
         self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None, *, part: str = "test"
@@ -38,7 +39,8 @@ class Fitted:
         Validation masks train only. With ``train.refit`` the model has seen the validation part, so its numbers
         there are not those of a held-out set.
         """
-        settings, lists = self.config.evaluate, Lists.of(self.dataset.split, self.config.train.device)
+        device = next(iter(self.model.state_dict().values())).device
+        settings, lists = self.config.evaluate, Lists.of(self.dataset.split, str(device))
         with torch.no_grad():
             queries, items = self.model.encode()
             return evaluate(
@@ -59,7 +61,9 @@ class Fitted:
 
     def summary(self) -> dict[str, Any]:
         """What metrics.json holds."""
-        test, valid = self.evaluate(part="test").to_json(), self.evaluate(part="valid").to_json()
+        test, refit = self.evaluate(part="test").to_json(), self.config.train.refit
+        # A refitted model has seen the validation part; what counts is the score that chose the epoch.
+        valid = {f"ndcg@{self.config.k}": self.valid_score} if refit else self.evaluate(part="valid").to_json()["mean"]
         return {
             "protocol": test["protocol"],
             "k": self.config.k,
@@ -67,11 +71,11 @@ class Fitted:
             "loss": None if self.model.is_closed_form else self.config.loss.name,
             "data": self.dataset.name,
             "seed": self.config.seed,
-            "refit": self.config.train.refit,
+            "refit": refit,
             "test": {**test["mean"], **test["extras"]},
             "test_intervals": test["interval"],
             "test_users": {"evaluated": test["n_evaluated"], "skipped": test["n_skipped"]},
-            "valid": valid["mean"],
+            "valid": valid,
             "best_epoch": self.best_epoch,
             "seconds": round(self.seconds, 3),
         }
@@ -116,7 +120,7 @@ def load(out: str | Path) -> Fitted:
     model = build_model(config, dataset.split.n_users, dataset.split.n_items)
     try:
         model.load_state_dict(state["model"])
-        outcome = Outcome(model, state["best_epoch"], state["seconds"])
+        outcome = Outcome(model, state["best_epoch"], state["seconds"], state["valid_score"])
     except (KeyError, RuntimeError) as error:
         raise CheckpointError(f"{folder.model} does not fit its config: {error}") from None
     model.attach(Lists.of(dataset.split, "cpu").histories(config))
@@ -138,5 +142,5 @@ def _finish(phases: Phases, dataset: Dataset, folder: RunFolder | None, state: d
 
 
 def _keep(folder: RunFolder, fitted: Fitted) -> None:
-    folder.save_model(Outcome(fitted.model, fitted.best_epoch, fitted.seconds).state_dict())
+    folder.save_model(Outcome(fitted.model, fitted.best_epoch, fitted.seconds, fitted.valid_score).state_dict())
     checkpoint.write_text(folder.metrics, json.dumps(fitted.summary(), indent=2) + "\n")

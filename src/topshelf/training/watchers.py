@@ -15,14 +15,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
+from topshelf.errors import CheckpointError
 from topshelf.training import checkpoint
 from topshelf.training.folder import RunFolder
 from topshelf.training.trainer import Trainer
@@ -80,8 +79,13 @@ class RunWatcher:
         if self._task is not None:
             self._bar.update(self._task, shown=self._shown(trainer, record))
         if self.folder is not None:
-            with self.folder.log.open("a", encoding="utf-8") as file:
-                file.write(self._line(record))
+            try:
+                with self.folder.log.open("a", encoding="utf-8") as file:
+                    file.write(self._line(record))
+            except OSError as error:
+                raise CheckpointError(
+                    f"cannot write {self.folder.log}: {error}; the last checkpoint is kept"
+                ) from error
             if self._is_due(trainer):
                 self.save(trainer)
 
@@ -103,23 +107,21 @@ class RunWatcher:
 
     def _shown(self, trainer: Trainer, record: dict[str, Any] | None) -> str:
         progress = trainer.progress
-        parts = [f"epoch {progress.epoch}"]
+        parts = [f"{progress.epoch}/{trainer.settings.epochs}"]
         if record is not None:
             parts.append(f"loss {record['loss']:.4f}")
         if progress.best_epoch:
-            parts.append(f"best {self.metric} {progress.best_score:.4f} (epoch {progress.best_epoch})")
+            parts.append(f"{self.metric} {progress.best_score:.4f} at {progress.best_epoch}")
         return "  ".join(parts)
 
 
 def _bar(quiet: bool) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
+        BarColumn(bar_width=10),
         TextColumn("{task.fields[shown]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
         TimeRemainingColumn(),
+        TextColumn("left"),
         console=Console(stderr=True),
         transient=True,
         disable=quiet or not sys.stderr.isatty(),
