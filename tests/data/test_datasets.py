@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import zipfile
 from dataclasses import replace
 
 import pytest
 
 from data.strategies import pairs_of
-from topshelf.data import DATASETS, datasets, generate, load_split, make_split
+from topshelf.data import DATASETS, datasets, generate, load_split, make_split, split_interactions
 from topshelf.data.given import write_split
 from topshelf.errors import ConfigError, DataError
 
@@ -94,12 +95,33 @@ def test_movielens_falls_back_to_the_web_and_names_both_failures(monkeypatch):
 
 @pytest.mark.parametrize(
     "setting",
-    [{"split": "time"}, {"core": 5}, {"min_rating": 3.0}, {"user": "who"}],
+    [
+        {"split": "time"},
+        {"core": 5},
+        {"min_rating": 3.0},
+        {"user": "who"},
+        {"test_fraction": 0.3},
+        {"last_n": 2},
+        {"split_seed": 1},
+    ],
     ids=lambda s: next(iter(s)),
 )
 def test_a_given_split_takes_no_preparation(setting, small, cache):
     with pytest.raises(ConfigError, match=f"{next(iter(setting))} must be"):
         load_split(str(small(cache)), **setting)
+
+
+def test_the_defaults_of_a_given_split_are_those_of_the_functions():
+    for function in (load_split, split_interactions):
+        parameters = inspect.signature(function).parameters
+        assert {name: parameters[name].default for name in datasets.DEFAULTS} == datasets.DEFAULTS
+
+
+def test_a_given_validation_part_cannot_be_resized(tmp_path):
+    split = make_split(generate(60, 40))
+    write_split(split, tmp_path / "out", {})
+    with pytest.raises(ConfigError, match=r"valid_fraction must be 0.1 where the validation part is given, got 0.2"):
+        load_split(tmp_path / "out", valid_fraction=0.2)
 
 
 def test_validation_of_a_given_split_is_carved_by_seed(small, cache):

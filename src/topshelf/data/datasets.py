@@ -23,6 +23,8 @@ CORE_10 = "iterative 10-core, per-user random 80/20 split (seed 0), test items u
 RECIPE = f"rating >= 3, {CORE_10}"
 RESEARCH = "for research; not ours to pass on, see the source"
 MOVIELENS = "GroupLens: research use, no redistribution (grouplens.org/datasets/movielens)"
+# Of load_split; a given split takes no others, for they would change nothing.
+DEFAULTS: dict[str, Any] = {"split": "auto", "test_fraction": 0.2, "valid_fraction": 0.1, "last_n": 1, "split_seed": 0}
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,9 @@ def load_split(
     at_least("noise", noise, 0.0)
     loaded = load(source, user=user, item=item, weight=weight, timestamp=timestamp, min_rating=min_rating, core=core)
     if isinstance(loaded.content, GivenSplit):
-        parts = _complete(loaded.content, split, valid_fraction, seed)
+        settings = {"split": split, "test_fraction": test_fraction, "last_n": last_n, "split_seed": split_seed}
+        _refuse_changes(settings, "the test part")
+        parts = _complete(loaded.content, valid_fraction, seed)
         return Dataset(loaded.name, _noisy(parts, noise, seed), loaded.titles)
     return split_interactions(
         loaded.content,
@@ -244,10 +248,15 @@ def _noisy(split: Split, noise: float, seed: int) -> Split:
     return replace(split, train=add_false_positives(split.train, noise, seed, exclude=held_out))
 
 
-def _complete(given: GivenSplit, split: str, valid_fraction: float, seed: int) -> Split:
-    if split != "auto":
-        raise ConfigError(f"split must be 'auto' where the test part is given, got {split!r}")
+def _refuse_changes(settings: dict[str, Any], given: str) -> None:
+    for name, value in settings.items():
+        if value != DEFAULTS[name]:
+            raise ConfigError(f"{name} must be {DEFAULTS[name]!r} where {given} is given, got {value!r}")
+
+
+def _complete(given: GivenSplit, valid_fraction: float, seed: int) -> Split:
     if given.valid is not None:
+        _refuse_changes({"valid_fraction": valid_fraction}, "the validation part")
         return Split(given.train, given.valid, given.test, "given")
     train, valid = carve_validation(given.train, fraction=valid_fraction, seed=seed)
     return Split(train, valid, given.test, "given")
