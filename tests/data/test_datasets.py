@@ -26,7 +26,8 @@ def csv(tmp_path):
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """A named dataset whose file we can make."""
-    info = replace(DATASETS["food"], name="small", users=2, items=3, address="http://127.0.0.1:1/x", sha256=None)
+    counts = {"users": 2, "items": 3, "interactions": 5, "train": 4, "test": 1}
+    info = replace(DATASETS["food"], name="small", **counts, address="http://127.0.0.1:1/x", sha256=None)
     monkeypatch.setitem(datasets.DATASETS, "small", info)
 
     def place(folder, items: int = 3):
@@ -81,8 +82,19 @@ def test_a_file_with_the_wrong_checksum_is_not_used(small, cache, monkeypatch):
 
 def test_a_file_with_the_wrong_counts_is_not_that_dataset(small, cache):
     small(cache, items=9)
-    with pytest.raises(DataError, match="must hold 2 users and 3 items, got 2 and 4"):
+    with pytest.raises(DataError, match=r"must hold 3 items, got 4. It is not the dataset of that name"):
         load_split("small")
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_the_counts_of_the_parts_are_checked_where_they_are_known(part, small, cache, monkeypatch):
+    small(cache)
+    info = datasets.DATASETS["small"]
+    monkeypatch.setitem(datasets.DATASETS, "small", replace(info, **{part: 9}))
+    with pytest.raises(DataError, match=f"must hold 9 {part} interactions, got"):
+        load_split("small")
+    monkeypatch.setitem(datasets.DATASETS, "small", replace(info, **{part: None}))
+    assert load_split("small").name == "small"
 
 
 def test_movielens_falls_back_to_the_web_and_names_both_failures(monkeypatch):

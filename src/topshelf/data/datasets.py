@@ -268,7 +268,9 @@ def _load_named(name: str) -> Source:
         return Source(name, generate(info.users, info.items))
     path = fetch(name)
     if path.suffix == ".whl":
-        return Source(name, *movielens.read_wheel(path))
+        content, titles = movielens.read_wheel(path)
+        _check_counts(info, content, path)
+        return Source(name, content, titles)
     content = read_given(path)
     _check_counts(info, content, path)
     wheel = cache_folder() / movielens.WHEEL
@@ -277,12 +279,15 @@ def _load_named(name: str) -> Source:
 
 
 def _check_counts(info: DatasetInfo, content: GivenSplit, path: Path) -> None:
-    found = (content.train.n_users, content.train.n_items)
-    if found != (info.users, info.items):
-        raise DataError(
-            f"{path} must hold {info.users} users and {info.items} items, got {found[0]} and {found[1]}. "
-            "It is not the dataset of that name."
-        )
+    counts = {
+        "users": (info.users, content.train.n_users),
+        "items": (info.items, content.train.n_items),
+        "train interactions": (info.train, len(content.train)),
+        "test interactions": (info.test, len(content.test)),
+    }
+    for what, (known, found) in counts.items():
+        if known is not None and found != known:
+            raise DataError(f"{path} must hold {known} {what}, got {found}. It is not the dataset of that name.")
 
 
 def local_file(name: str) -> Path | None:
