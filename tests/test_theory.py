@@ -82,13 +82,12 @@ def test_theorem_3_2_slatk_bounds_minus_log_dcg(seed, n_items, n_positives, k, i
 
 
 def test_with_one_hit_the_full_bound_can_fail_so_the_half_is_needed():
-    scores = torch.tensor([2.0, 1.0, 0.0], dtype=torch.float64)
-    # One positive, in place 2 of a top 2: its score is the threshold, so the weight is exactly one half.
-    loss = slatk_loss(scores[1:2], scores.unsqueeze(0), threshold=scores[1:2], tau=0.9, tau_weight=1.0).item()
+    scores = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    # One positive, in place 2 of a top 2: its score is the threshold, so its weight is exactly one half.
+    loss = slatk_loss(scores[1:], scores.unsqueeze(0), threshold=scores[1:], tau=100.0, tau_weight=1.0).item()
     minus_log_dcg = -math.log(1 / math.log2(3))
-    tight = slatk_loss(scores[1:2], scores.unsqueeze(0), threshold=scores[1:2], tau=100.0, tau_weight=1.0).item()
+    assert loss < minus_log_dcg
     assert loss >= 0.5 * minus_log_dcg
-    assert math.isclose(tight, 0.5 * math.log(3), rel_tol=0.02)
 
 
 def test_a_sigmoid_distance_is_no_upper_bound():

@@ -144,3 +144,18 @@ def test_a_positive_without_negatives_costs_nothing_and_has_a_finite_gradient(na
     assert each[0] == 0
     assert positive.grad.isfinite().all()
     assert negative.grad.isfinite().all()
+
+
+@EVERY
+def test_gradients_are_the_same_to_the_last_bit_every_time(name):
+    """Large enough that torch would add in parallel, and unsorted, as a shuffled batch is."""
+    generator = torch.Generator().manual_seed(0)
+    positive, negative = torch.randn(4096, generator=generator), torch.randn(512, 200, generator=generator)
+    owner, query = torch.randint(512, (4096,), generator=generator), torch.randint(10, (512,), generator=generator)
+    found = []
+    for _ in range(5):
+        loss = make(name, **({"distance": "sigmoid"} if name == "slatk" else {}))
+        rivals = negative.clone().requires_grad_()
+        loss(positive, rivals, owner, query=query).backward()
+        found.append(rivals.grad)
+    assert all(torch.equal(found[0], other) for other in found[1:])

@@ -84,6 +84,8 @@ class StopAfter:
         {"loss": {"name": "softmax"}, "negatives": {"kind": "shared", "n": 20}, "train": {"order": "pair"}},
         {"loss": {"name": "softmax"}, "negatives": {"kind": "in_batch"}},
         {"loss": {"name": "bpr"}, "train": {"order": "pair"}},
+        {"loss": {"name": "bpr"}, "negatives": {"kind": "shared", "n": 50}, "train": {"order": "pair"}},
+        {"loss": {"name": "slatk", "distance": "sigmoid"}, "negatives": {"kind": "shared", "n": 50}},
         {"loss": {"name": "slatk"}, "negatives": {"kind": "per_query", "n": 15}, "train": {"order": "pair"}},
         {"loss": {"name": "slatk"}, "train": {"refit": True}},
         {"loss": {"name": "slatk"}, "train": {"optimizer": "row_adam"}},

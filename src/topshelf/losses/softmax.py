@@ -42,7 +42,7 @@ def softmax_loss(
     """
     partition = partition_of(negative, log_partition, tau, mask, log_q)
     owner = owners(positive, partition.numel(), owner)
-    partition = partition[owner]  # (P,)
+    partition = partition.index_select(0, owner)  # (P,); its backward pass adds in a fixed order
     finite = partition.masked_fill(partition == -torch.inf, 0.0)
     return without_rivals_zero(finite - widened(positive) / tau, partition)
 

@@ -151,6 +151,6 @@ def _write_parquet(path: Path, frame: pl.DataFrame) -> None:
 
 def _read_parquet(path: Path) -> pl.DataFrame:
     try:
-        return pl.read_parquet(path)
+        return pl.read_parquet(path, glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise CheckpointError(f"{path} is missing or damaged: {error}") from None

@@ -1,0 +1,82 @@
+"""Which part of the data is used for what: selection never sees the test, the refit sees train and validation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from topshelf.config import make_config
+from topshelf.data import Split, generate, make_split
+from topshelf.evaluation import ndcg
+from topshelf.ragged import merge
+from topshelf.training import phases as phases_module
+from topshelf.training.build import build_objective, resolve
+from topshelf.training.phases import Phases
+
+
+@pytest.fixture
+def split():
+    return make_split(generate(60, 40, interactions_per_user=8, seed=2), seed=0)
+
+
+def same(first, second):
+    return torch.equal(first.indptr, second.indptr) and torch.equal(first.indices, second.indices)
+
+
+@pytest.fixture
+def spied(monkeypatch):
+    """What was ranked at every validation, and what was trained on."""
+    validated, trained = [], []
+
+    def spy_ndcg(queries, items, relevant, exclude, k):
+        validated.append((relevant, exclude, k))
+        return ndcg(queries, items, relevant, exclude, k)
+
+    def spy_objective(config, model, positives):
+        trained.append(positives)
+        return build_objective(config, model, positives)
+
+    monkeypatch.setattr(phases_module, "ndcg", spy_ndcg)
+    monkeypatch.setattr(phases_module, "build_objective", spy_objective)
+    return validated, trained
+
+
+def run(split, **train):
+    config = resolve(make_config({"k": 4, "train": {"epochs": 4, "validate_every": 2, **train}}))
+    return Phases(config, split, quiet=True).run(None, None)
+
+
+def test_epochs_are_chosen_on_validation_with_train_masked_and_trained_on_train(split, spied):
+    validated, trained = spied
+    run(split)
+    assert len(validated) == 2
+    for relevant, exclude, k in validated:
+        assert same(relevant, split.valid.ragged())
+        assert same(exclude, split.train.ragged())
+        assert k == 4
+    assert len(trained) == 1
+    assert same(trained[0], split.train.ragged())
+
+
+def test_the_refit_trains_on_train_and_validation_for_the_chosen_epochs(split, spied):
+    validated, trained = spied
+    outcome = run(split, refit=True)
+    assert same(trained[-1], merge(split.train.ragged(), split.valid.ragged()))
+    assert len(validated) == 2  # none in the refit
+    assert outcome.best_epoch in (2, 4)
+    assert outcome.valid_score == pytest.approx(run(split).valid_score)
+
+
+def test_a_closed_form_model_sees_validation_only_when_refitted(split):
+    def counts(**train):
+        config = resolve(make_config({"k": 4, "model": {"name": "popularity"}, "train": train}))
+        return Phases(config, split, quiet=True).run(None, None).model.counts.sum()
+
+    assert counts() == len(split.train)
+    assert counts(refit=True) == len(split.train) + len(split.valid)
+
+
+def test_neither_the_test_part_nor_its_absence_changes_what_is_learned(split):
+    other = Split(split.train, split.valid, split.test.where(split.test.rows() < 5), split.kind)
+    first, second = run(split).model.state_dict(), run(other).model.state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from topshelf.config import make_config
+from topshelf.data import generate, make_split
+from topshelf.training.build import build_model, build_objective, resolve
+from topshelf.training.trainer import Trainer
+
+
+def trainer(scores, **train):
+    """A trainer whose validation answers with ``scores``, one after another, and remembers the weights it saw."""
+    config = resolve(make_config({"k": 3, "train": {"batch_size": 16, "learning_rate": 0.05, **train}}))
+    split = make_split(generate(40, 25, interactions_per_user=6, seed=0), seed=0)
+    torch.manual_seed(0)
+    model, positives = build_model(config, 40, 25), split.train.ragged()
+    seen = []
+
+    def validate(model):
+        seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return scores[len(seen) - 1]
+
+    objective = build_objective(config, model, positives)
+    return Trainer(
+        objective, positives, config.train, threshold=config.threshold, seed=0, validate=validate if scores else None
+    ), seen
+
+
+@pytest.mark.parametrize(
+    ("scores", "patience", "stops_at", "best"),
+    [
+        ([0.1, 0.3, 0.2, 0.2, 0.4], 2, 4, 2),
+        ([0.1, 0.3, 0.2, 0.2, 0.4], 3, 5, 5),
+        ([0.1, 0.3, 0.2, 0.2, 0.4], 0, 5, 5),
+        ([0.5, 0.5, 0.5, 0.5, 0.5], 4, 5, 1),
+        ([0.5, 0.5, 0.5, 0.5, 0.5], 3, 4, 1),
+    ],
+)
+def test_patience_counts_validations_without_a_better_score(scores, patience, stops_at, best):
+    trained, _ = trainer(scores, epochs=5, validate_every=1, patience=patience)
+    trained.run()
+    assert trained.progress.epoch == stops_at
+    assert trained.progress.best_epoch == best
+
+
+def test_the_last_epoch_is_validated_though_it_is_not_due():
+    trained, seen = trainer([0.1, 0.2, 0.9], epochs=5, validate_every=2)
+    trained.run()
+    assert len(seen) == 3
+    assert [record["epoch"] for record in trained.progress.history if "valid" in record] == [2, 4, 5]
+    assert trained.progress.best_epoch == 5
+
+
+def test_the_weights_of_the_best_epoch_are_given_back():
+    trained, seen = trainer([0.1, 0.9, 0.2], epochs=3, validate_every=1)
+    trained.run()
+    for name, tensor in trained.model.state_dict().items():
+        assert_close(tensor, seen[1][name], rtol=0, atol=0)
+    assert not torch.equal(seen[1]["item_vectors"], seen[2]["item_vectors"])
+
+
+def test_without_validation_the_last_weights_stay_and_every_epoch_is_trained():
+    trained, _ = trainer([], epochs=4)
+    trained.run()
+    assert trained.progress.epoch == 4
+    assert trained.best_weights is None
+
+
+def test_the_callers_random_state_is_left_alone():
+    trained, _ = trainer([], epochs=2)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    trained.run()
+    assert_close(torch.rand(3), expected, rtol=0, atol=0)
