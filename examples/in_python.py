@@ -15,9 +15,9 @@ def main() -> pl.DataFrame:
     clicks = pl.DataFrame(
         {
             "user": [f"user-{u}" for u in range(200) for _ in range(6)],
-            "item": [f"item-{(u % 10) * 5 + (u * 3 + i * 7) % 13 % 5}" for u in range(200) for i in range(6)],
+            "item": [f"item-{u % 10 * 10 + (u // 10 * 3 + i * 7) % 10}" for u in range(200) for i in range(6)],
         }
-    ).unique(maintain_order=True)
+    )
     recommender = Recommender(k=5, seed=0, train={"epochs": 30}, evaluate={"cutoffs": [5]}).fit(clicks)
     print(recommender.recommend(["user-0", "user-1"], k=3))
     print(recommender.similar_items(["item-0"], k=3))

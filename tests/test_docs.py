@@ -59,4 +59,4 @@ def test_the_loop_of_your_own_learns(capsys):
 def test_the_example_in_python_recommends(capsys):
     table = module(ROOT / "examples" / "in_python.py").main()
     assert table.height == 3
-    assert table["item"][0] in {f"item-{i}" for i in range(5)}  # the block of user-0
+    assert table["item"][0] in {f"item-{i}" for i in range(10)}  # the block of user-0
