@@ -75,6 +75,13 @@ def test_prepare_takes_the_names_of_the_columns(tmp_path):
     assert "ratio split" in run("prepare", tmp_path / "odd.csv", "--out", tmp_path / "out", *columns)
 
 
+def test_the_separator_may_be_given(tmp_path):
+    (tmp_path / "odd.txt").write_text("1 5 3\n2 5 4\n")
+    assert json.loads(run("show", tmp_path / "odd.txt", "--separator", " ", "--json"))["ratings"] == [3.0, 4.0]
+    generate(60, 40).to_frame().write_csv(tmp_path / "tab.txt", separator="\t")
+    assert "ratio split" in run("prepare", tmp_path / "tab.txt", "--out", tmp_path / "out", "--separator", r"\t")
+
+
 def test_prepare_says_what_was_dropped(tmp_path):
     rows = "".join(f"{user},{item},{item * 10 + user}\n" for user in range(6) for item in range(4))
     (tmp_path / "new.csv").write_text(f"user,item,time\n{rows}99,0,40\n99,1,41\n")  # user 99 comes last

@@ -154,6 +154,47 @@ def test_an_empty_folder_is_filled(tmp_path):
     assert len(read_given(tmp_path).test) == len(split.test)
 
 
+@pytest.mark.parametrize(
+    ("test", "pairs"),
+    [
+        ("1 8\n2 9 5\n3\n", {(1, 8), (2, 9), (2, 5)}),
+        ("1 8 9\n2 9 5\n", {(1, 8), (1, 9), (2, 9), (2, 5)}),  # alone it could be a table of ratings
+        ("1 8\n2 9\n", {(1, 8), (2, 9)}),
+    ],
+)
+def test_lightgcns_folder_is_a_given_split(test, pairs, tmp_path):
+    (tmp_path / "train.txt").write_text("1 5 6 7\n2 6 8\n3 9\n")
+    (tmp_path / "test.txt").write_text(test)
+    given = read_given(tmp_path)
+    assert set(given.train.to_frame().rows()) == {(1, 5), (1, 6), (1, 7), (2, 6), (2, 8), (3, 9)}
+    assert set(given.test.to_frame().rows()) == pairs
+    assert given.valid is None
+    (tmp_path / "valid.txt").write_text("3 5 6 7 8\n")
+    assert read_given(tmp_path).valid.to_frame().rows() == [(3, 5), (3, 6), (3, 7), (3, 8)]
+
+
+def test_a_folder_of_text_tables_is_a_given_split(tmp_path):
+    (tmp_path / "train.txt").write_text("user item rating\n1 5 3\n2 6 4\n")
+    (tmp_path / "test.txt").write_text("user item rating\n1 6 5\n")
+    assert read_given(tmp_path).test.to_frame().rows() == [(1, 6, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        (None, "has no test.txt beside its train.txt"),
+        ("user item\n1 6\n", "test.txt must hold a user and then its items"),
+        ("1 5 9\n2 7\n", "train and test must not share an interaction, got 1"),
+    ],
+)
+def test_an_unsound_folder_of_lists_is_refused(test, message, tmp_path):
+    (tmp_path / "train.txt").write_text("1 5 6 7\n2 6 8\n")
+    if test is not None:
+        (tmp_path / "test.txt").write_text(test)
+    with pytest.raises(DataError, match=message):
+        read_given(tmp_path)
+
+
 def test_a_folder_without_a_split_says_what_it_needs(tmp_path):
     with pytest.raises(DataError, match=r"has no train.tsv"):
         read_given(tmp_path)

@@ -77,6 +77,35 @@ def test_one_long_list_is_no_table(write):
     assert len(read_interactions(write("train.txt", "0 1 2 3 4 5\n"))) == 5
 
 
+AMBIGUOUS = "1 5 3\n2 5 4\n3 6 5\n"
+
+
+@pytest.mark.parametrize("content", [AMBIGUOUS, "1 5 3 900\n2 5 4 901\n", "0 1 2\n"])
+def test_lists_and_tables_that_look_the_same_are_not_guessed(content, write):
+    with pytest.raises(DataError, match=r"cannot tell whether '. . .*\.csv, or pass --separator ' '"):
+        read_interactions(write("ratings.txt", content))
+
+
+def test_what_settles_it_is_a_name_a_header_a_separator_or_a_user_named_twice(write):
+    expected = [(1, 5, 3.0), (2, 5, 4.0), (3, 6, 5.0)]
+    assert read(write("ratings.csv", AMBIGUOUS)).rows() == expected
+    assert read(write("headed.txt", "user item rating\n" + AMBIGUOUS)).rows() == expected
+    assert read(write("ratings.txt", AMBIGUOUS), separator=" ").rows() == expected
+    assert read(write("twice.txt", AMBIGUOUS + "3 7 1\n")).rows() == [*expected, (3, 7, 1.0)]
+    assert read(write("lists.txt", AMBIGUOUS + "4 7 1 8\n")).rows() == [
+        (user, item) for user, *items in ([1, 5, 3], [2, 5, 4], [3, 6, 5], [4, 7, 1, 8]) for item in items
+    ]
+
+
+def test_two_numbers_a_line_are_pairs_either_way(write):
+    assert read(write("pairs.txt", "1 5\n2 6\n")).rows() == [(1, 5), (2, 6)]
+
+
+def test_a_separator_of_several_characters_is_refused(write):
+    with pytest.raises(DataError, match="separator must be one character or '::', got 'ab'"):
+        read(write("ratings.txt", AMBIGUOUS), separator="ab")
+
+
 def test_ids_with_leading_zeros_stay_apart(write):
     data = read_interactions(write("books.csv", "user,isbn\n1,0071\n1,71\n"))
     assert data.items.values.to_list() == ["0071", "71"]

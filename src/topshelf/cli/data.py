@@ -23,6 +23,7 @@ UserColumn = Annotated[str | None, typer.Option(help="Column of the users; guess
 ItemColumn = Annotated[str | None, typer.Option(help="Column of the items; guessed if left out.")]
 RatingColumn = Annotated[str | None, typer.Option(help="Column of the ratings; 'none' to ignore it.")]
 TimeColumn = Annotated[str | None, typer.Option(help="Column of the times; 'none' to ignore it.")]
+Separator = Annotated[str | None, typer.Option(help="Between the columns: one character or '::'; found if left out.")]
 
 
 @app.command("list")
@@ -66,6 +67,7 @@ def show(
     item_column: ItemColumn = None,
     rating_column: RatingColumn = None,
     time_column: TimeColumn = None,
+    separator: Separator = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the counts, the density, the ranges and the first rows of a source.
@@ -74,7 +76,8 @@ def show(
 
     Example: topshelf data show clicks.csv --user-column visitor
     """
-    facts = describe(load(source, user=user_column, item=item_column, weight=rating_column, timestamp=time_column))
+    layout = _layout(user_column, item_column, rating_column, time_column, separator)
+    facts = describe(load(source, **layout))
     if as_json:
         _print_json(facts)
     else:
@@ -97,6 +100,7 @@ def prepare(
     item_column: ItemColumn = None,
     rating_column: RatingColumn = None,
     time_column: TimeColumn = None,
+    separator: Separator = None,
 ) -> None:
     """Clean and split interactions into a folder that `--data` accepts.
 
@@ -105,16 +109,19 @@ def prepare(
     settings: dict[str, Any] = {"min_rating": min_rating, "core": core, "split": split}
     settings |= {"test_fraction": test_fraction, "valid_fraction": valid_fraction, "last_n": last_n}
     settings |= {"seed": seed, "split_seed": split_seed}
-    columns: dict[str, Any] = {
-        "user": user_column,
-        "item": item_column,
-        "weight": rating_column,
-        "timestamp": time_column,
-    }
-    dataset = load_split(path, **settings, **columns)
+    layout = _layout(user_column, item_column, rating_column, time_column, separator)
+    dataset = load_split(path, **settings, **layout)
     summary = {"source": path, **describe_split(dataset.split), "settings": settings}
     write_split(dataset.split, out, summary)
     typer.echo(_outcome(out, summary))
+
+
+def _layout(
+    user: str | None, item: str | None, rating: str | None, time: str | None, separator: str | None
+) -> dict[str, Any]:
+    if separator is not None:
+        separator = separator.replace("\\t", "\t")  # few shells let one type a tab
+    return {"user": user, "item": item, "weight": rating, "timestamp": time, "separator": separator}
 
 
 def _outcome(out: Path, summary: dict[str, Any]) -> str:

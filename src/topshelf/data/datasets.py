@@ -145,18 +145,19 @@ def load(
     item: str | None = None,
     weight: str | None = None,
     timestamp: str | None = None,
+    separator: str | None = None,
     min_rating: float | None = None,
     core: int = 0,
 ) -> Source:
     """A named dataset, a file of interactions, or a zip or folder that holds a split."""
     name, path = str(source), Path(source)
-    columns = {"user": user, "item": item, "weight": weight, "timestamp": timestamp}
+    layout = {"user": user, "item": item, "weight": weight, "timestamp": timestamp, "separator": separator}
     if name in DATASETS or (path.exists() and is_given(path)):
-        _refuse_settings(name, {**columns, "min_rating": min_rating, "core": core or None})
+        _refuse_settings(name, {**layout, "min_rating": min_rating, "core": core or None})
         return _load_named(name) if name in DATASETS else Source(path.stem, read_given(path))
     if not path.exists():
         raise DataError(f"{name!r} is neither a file nor a named dataset. Named datasets: {', '.join(DATASETS)}.")
-    table = prepare(read(path, **columns), min_rating=min_rating, core=core)
+    table = prepare(read(path, **layout), min_rating=min_rating, core=core)
     return Source(path.name, from_table(table))
 
 
@@ -173,6 +174,7 @@ def load_split(
     item: str | None = None,
     weight: str | None = None,
     timestamp: str | None = None,
+    separator: str | None = None,
     min_rating: float | None = None,
     core: int = 0,
     split: str = "auto",
@@ -191,7 +193,8 @@ def load_split(
     """
     one_of("split", split, KINDS)
     at_least("noise", noise, 0.0)
-    loaded = load(source, user=user, item=item, weight=weight, timestamp=timestamp, min_rating=min_rating, core=core)
+    layout = {"user": user, "item": item, "weight": weight, "timestamp": timestamp, "separator": separator}
+    loaded = load(source, **layout, min_rating=min_rating, core=core)
     if isinstance(loaded.content, GivenSplit):
         settings = {"split": split, "test_fraction": test_fraction, "last_n": last_n, "split_seed": split_seed}
         _refuse_changes(settings, "the test part")

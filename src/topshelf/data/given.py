@@ -1,4 +1,4 @@
-"""Splits that come ready made: the paper's zip, its files in a folder, and what ``data prepare`` writes."""
+"""Splits that come ready made: the paper's files, LightGCN's, and what ``data prepare`` writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import polars as pl
 
 from topshelf.data.columns import Columns, attempt, canonical, whole_numbers
 from topshelf.data.interactions import IdMap, Interactions
-from topshelf.data.readers import read_text
+from topshelf.data.readers import read_alike, read_text
 from topshelf.data.splits import Split
 from topshelf.errors import DataError
 
@@ -46,7 +46,7 @@ def is_given(path: Path) -> bool:
 
 
 def read_given(path: Path) -> GivenSplit:
-    """Read the paper's zip, a folder of its files, or a prepared folder."""
+    """Read the paper's zip, a folder of its files or of LightGCN's, or a prepared folder."""
     given = _read_any(path)
     _check_disjoint(given, path)
     return given
@@ -69,6 +69,8 @@ def _read_any(path: Path) -> GivenSplit:
     if path.is_dir():
         if (path / "train.parquet").is_file():
             return _read_prepared(path)
+        if (path / "train.txt").is_file() and not (path / "train.tsv").is_file():
+            return _read_texts(path)
         return _read_paper(lambda name: _file_bytes(path / name), str(path))
     try:
         with zipfile.ZipFile(path) as archive:
@@ -106,12 +108,25 @@ def _read_paper(open_file: Open, source: str) -> GivenSplit:
     )
 
 
+def _read_texts(folder: Path) -> GivenSplit:
+    """LightGCN's folder: train.txt and test.txt, perhaps valid.txt; the numbers in them are the ids."""
+    names = [name for name in ("train", "test", "valid") if name != "valid" or (folder / "valid.txt").is_file()]
+    if not (folder / "test.txt").is_file():
+        raise DataError(f"{folder} has no test.txt beside its train.txt. A ready-made split holds both.")
+    tables = read_alike([folder / f"{name}.txt" for name in names])
+    users, items = (
+        _listed_ids(lambda _: None, role, [table[role] for table in tables], str(folder)) for role in ("user", "item")
+    )
+    parts = [_indexed(table, users, items, str(folder)) for table in tables]
+    return GivenSplit(*parts)
+
+
 def _pairs(open_file: Open, name: str, source: str) -> pl.DataFrame:
     raw = open_file(name)
     if raw is None:
         raise DataError(
             f"{source} has no {name}. A ready-made split holds train.tsv and test.tsv, "
-            "or train.parquet and test.parquet."
+            "train.txt and test.txt, or train.parquet and test.parquet."
         )
     return read_text(tab_separated(raw, f"{source} {name}").lazy(), Columns(), f"{source} {name}")
 
@@ -124,7 +139,7 @@ def _listed_ids(open_file: Open, role: str, seen: list[pl.Series], source: str) 
     """Id map of the list file, and whether the pairs hold dense indices rather than ids."""
     raw = open_file(f"{role}_list.tsv")
     if raw is None:
-        if seen[0].dtype != seen[1].dtype:  # numbers in one file and text in the other: all are text
+        if len({column.dtype for column in seen}) > 1:  # numbers in one file and text in the other: all are text
             seen = [column.cast(pl.String) for column in seen]
         return IdMap.sorted_from(pl.concat(seen)), False
     where = f"{source} {role}_list.tsv"

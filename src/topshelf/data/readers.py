@@ -24,6 +24,7 @@ HEADERLESS = (
     "rating",
     "timestamp",
 )  # order of the columns in MovieLens' u.data and most others
+TABLES = (".csv", ".tsv", ".inter")  # names of which no lists are expected
 HEAD_BYTES = 1 << 18
 SAMPLED_LINES = 100
 
@@ -83,6 +84,17 @@ def read(
     return _read_lists(path) if layout.is_lists else read_text(_scan(path, layout), wanted, source)
 
 
+def read_alike(paths: list[Path]) -> list[pl.DataFrame]:
+    """Tables of the files of one split: where one of them holds LightGCN's lists, all must."""
+    claims = {path: are_lists(_head(path)) for path in paths}
+    if True not in claims.values():
+        return [read(path) for path in paths]
+    for path, claim in claims.items():
+        if claim is False:
+            raise DataError(f"{path} must hold a user and then its items on each line, like the files beside it.")
+    return [_read_lists(path) for path in paths]
+
+
 def _head(path: Path) -> list[str]:
     """The first lines of a text file, plain or gzipped."""
     try:
@@ -108,20 +120,43 @@ def _head(path: Path) -> list[str]:
 def sniff(lines: list[str], separator: str | None, source: str) -> Layout:
     """Separator, header and shape, from the first lines."""
     if separator is None:
-        if _are_lists(lines):
+        if _holds_lists(lines, source):
             return Layout(" ", False, lines[0].split(), is_lists=True)
         separator = _separator(lines, source)
+    elif separator != "::" and len(separator.encode()) != 1:
+        raise DataError(f"separator must be one character or '::', got {separator!r}.")
     first = [field.strip().strip('"') for field in lines[0].split(separator)]
     return Layout(separator, not any(_is_number(field) for field in first), first)
 
 
-def _are_lists(lines: list[str]) -> bool:
-    """Whole numbers between blanks, as many as the user has: that is no table."""
+def _holds_lists(lines: list[str], source: str) -> bool:
+    if source.lower().removesuffix(".gz").endswith(TABLES):
+        return False
+    claim, width = are_lists(lines), len(lines[0].split())
+    if claim is None and width > 2:  # with two numbers a line, lists and tables say the same
+        raise DataError(
+            f"{source}: cannot tell whether {lines[0][:80]!r} is a user with {width - 1} items or one interaction. "
+            "For a table, add a header line, rename the file to .csv, or pass --separator ' ' (in Python "
+            "separator=' '). For lists, write one user and one item on each line."
+        )
+    return bool(claim)
+
+
+def are_lists(lines: list[str]) -> bool | None:
+    """Whether each line is a user and then its items, as LightGCN writes them; None if it cannot be told.
+
+    Lists are whole numbers between blanks, and name each user once. They are known by lines of different
+    lengths, or by lines longer than a table without a header may have.
+    """
     rows = [line.split() for line in lines]
     if any("\t" in line for line in lines) or not all(field.isdecimal() for row in rows for field in row):
         return False
     widths = {len(row) for row in rows}
-    return len(widths) > 1 or max(widths) > len(HEADERLESS)
+    if len(widths) > 1:
+        return True
+    if len({row[0] for row in rows}) < len(rows):
+        return False
+    return True if max(widths) > len(HEADERLESS) else None
 
 
 def _separator(lines: list[str], source: str) -> str:
