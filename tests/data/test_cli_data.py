@@ -51,6 +51,22 @@ def test_show_prints_times_that_are_no_seconds(tmp_path):
     assert "99999999999999999" in run("show", tmp_path / "odd.csv")
 
 
+def test_show_prints_ids_and_paths_as_they_are(tmp_path):
+    odd = ["[b1]", "[/b1]", "[red]x", ":cat:", "a\\"]
+    rows = "".join(f"{id},[i{place}]\n" for place, id in enumerate(odd))
+    (tmp_path / "[bold]clicks.csv").write_text(f"user,item\n{rows}")
+    output = run("show", tmp_path / "[bold]clicks.csv")
+    assert all(text in output for text in [*odd, "[i0]", "[i4]", "[bold]clicks.csv"])
+
+
+def test_list_prints_paths_as_they_are(tmp_path, monkeypatch):
+    entry = {"name": "[b]x", "users": 1, "items": 1, "interactions": 1, "at_hand": "/[/b]/y"}
+    monkeypatch.setattr("topshelf.cli.data.catalogue", lambda: [entry])
+    output = run("list")
+    assert "[b]x" in output
+    assert "/[/b]/y" in output
+
+
 def test_prepare_writes_a_folder_that_load_split_reads(csv, tmp_path):
     out = tmp_path / "out"
     output = run("prepare", csv, "--out", out, "--core", 2, "--split", "ratio", "--seed", 3, "--split-seed", 2)

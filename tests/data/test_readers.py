@@ -60,6 +60,13 @@ def test_gzip_and_parquet_give_the_same_interactions(write, tmp_path):
     assert sorted(zipped.to_frame().rows()) == sorted(stored.to_frame().rows()) == sorted(ROWS)
 
 
+@pytest.mark.parametrize("name", ["comma.csv", "ratings.dat"])
+def test_names_with_brackets_and_stars_are_no_patterns(name, write, tmp_path):
+    read_interactions(write(f"[a]*{name}", TEXTS[name])).to_frame().write_parquet(tmp_path / "[b]*.parquet")
+    assert sorted(read_interactions(tmp_path / "[b]*.parquet").to_frame().rows()) == sorted(ROWS)
+    assert len(read_interactions(write("[c]*.txt", "1 2 3\n4 5\n"))) == 3
+
+
 def test_recbole_tokens_are_text(write):
     path = write("data.inter", lines("\t", "user_id:token,item_id:token,rating:float,timestamp:float"))
     data = read_interactions(path)

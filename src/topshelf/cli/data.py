@@ -134,7 +134,9 @@ def _outcome(out: Path, summary: dict[str, Any]) -> str:
 
 
 def _console() -> Console:
-    return Console()  # made when used, so that it writes to the stdout of that moment
+    # Made when used, so that it writes to the stdout of that moment. Ids, columns and paths are not ours: "[b]"
+    # and ":cat:" among them are neither markup nor emoji.
+    return Console(markup=False, emoji=False)
 
 
 def _print_json(value: Any) -> None:

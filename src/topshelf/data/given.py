@@ -175,7 +175,9 @@ def _positions(column: pl.Series, ids: IdMap, is_dense: bool) -> np.ndarray:
 
 def _read_prepared(folder: Path) -> GivenSplit:
     tables = {
-        name: canonical(pl.scan_parquet(folder / f"{name}.parquet"), Columns(), str(folder / f"{name}.parquet"))
+        name: canonical(
+            pl.scan_parquet(folder / f"{name}.parquet", glob=False), Columns(), str(folder / f"{name}.parquet")
+        )
         for name in PARTS
         if (folder / f"{name}.parquet").is_file() and not _is_empty(folder / f"{name}.parquet")
     }
@@ -188,13 +190,13 @@ def _read_prepared(folder: Path) -> GivenSplit:
 
 
 def _is_empty(path: Path) -> bool:
-    return attempt(lambda: pl.scan_parquet(path).head(1).collect(), str(path)).is_empty()
+    return attempt(lambda: pl.scan_parquet(path, glob=False).head(1).collect(), str(path)).is_empty()
 
 
 def _prepared_ids(folder: Path, role: str, tables: dict[str, pl.DataFrame]) -> IdMap:
     path = folder / f"{role}s.parquet"
     if path.is_file():
-        return IdMap(attempt(lambda: pl.read_parquet(path, columns=["id"]), str(path))["id"])
+        return IdMap(attempt(lambda: pl.read_parquet(path, columns=["id"], glob=False), str(path))["id"])
     seen = attempt(lambda: pl.concat([table[role] for table in tables.values()]), str(folder))
     return IdMap.sorted_from(seen)
 

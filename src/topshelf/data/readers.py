@@ -79,7 +79,7 @@ def read(
     if path.suffix.lower() == ".zip":
         raise DataError(f"{source} is a zip. Unpack it first; only a finished split is read from a zip (load_split).")
     if path.suffix.lower() in PARQUET:
-        return canonical(pl.scan_parquet(path), wanted, source)
+        return canonical(pl.scan_parquet(path, glob=False), wanted, source)
     layout = sniff(_head(path), separator, source)
     return _read_lists(path) if layout.is_lists else read_text(_scan(path, layout), wanted, source)
 
@@ -192,6 +192,7 @@ def _scan(path: Path, layout: Layout) -> pl.LazyFrame:
         new_columns=None if layout.has_header else _headerless_names(len(layout.first)),
         quote_char=None if layout.separator == "\t" else '"',  # titles between tabs carry stray quotes
         infer_schema=False,
+        glob=False,
     )
 
 
@@ -207,6 +208,7 @@ def _scan_double_colons(path: Path, layout: Layout) -> pl.LazyFrame:
         skip_rows=1 if layout.has_header else 0,
         quote_char=None,
         infer_schema=False,
+        glob=False,
     )
     return frame.select(names)
 
@@ -249,7 +251,7 @@ def _numbers_or_text(column: pl.Series) -> pl.Series:
 def _read_lists(path: Path) -> pl.DataFrame:
     """LightGCN's format: on each line a user and then its items."""
     lines = pl.scan_csv(
-        path, has_header=False, separator="\x01", quote_char=None, new_columns=["line"], infer_schema=False
+        path, has_header=False, separator="\x01", quote_char=None, new_columns=["line"], infer_schema=False, glob=False
     )
     fields = pl.col("line").str.extract_all(r"\S+")
     frame = (
