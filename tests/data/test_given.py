@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import zipfile
+from pathlib import Path
 
+import polars as pl
 import pytest
 
 from data.strategies import pairs_of
@@ -146,6 +148,27 @@ def test_a_folder_under_the_name_of_a_file_of_ours_is_foreign(tmp_path):
     (out / "valid.parquet").mkdir()
     with pytest.raises(DataError, match="was not made by"):
         write_split(split, out, describe_split(split))
+
+
+def test_places_that_cannot_be_written_are_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    for place in (tmp_path / "file" / "out", Path("/proc/nowhere/out")):
+        with pytest.raises(DataError, match=rf"{place} cannot be written: .*Choose another --out"):
+            write_split(make_split(generate(60, 40)), place, {})
+
+
+def test_a_disk_that_fails_leaves_the_old_folder_alone(tmp_path, monkeypatch):
+    split, out = make_split(generate(60, 40)), tmp_path / "out"
+    write_split(split, out, describe_split(split))
+
+    def fail(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", fail)
+    with pytest.raises(DataError, match="cannot be written: No space left on device"):
+        write_split(split, out, describe_split(split))
+    assert len(read_given(out).test) == len(split.test)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_an_empty_folder_is_filled(tmp_path):

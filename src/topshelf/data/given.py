@@ -96,7 +96,10 @@ def member_bytes(archive: zipfile.ZipFile, name: str) -> bytes | None:
 
 
 def _file_bytes(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
+    try:
+        return path.read_bytes() if path.is_file() else None
+    except OSError as error:
+        raise DataError(f"{path} cannot be opened: {error}.") from error
 
 
 def _read_paper(open_file: Open, source: str) -> GivenSplit:
@@ -206,7 +209,13 @@ def write_split(split: Split, folder: Path, summary: dict[str, Any]) -> None:
 
     An earlier folder of ours is replaced, and known by ``summary.describe_split`` being in its summary.
     """
-    folder = folder.resolve()
+    try:
+        _write(split, folder.resolve(), summary)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"{folder} cannot be written: {error}. Choose another --out.") from error
+
+
+def _write(split: Split, folder: Path, summary: dict[str, Any]) -> None:
     if folder.exists() and not _is_ours(folder):
         raise DataError(f"{folder} exists and was not made by `topshelf data prepare`. Choose another --out.")
     folder.parent.mkdir(parents=True, exist_ok=True)
