@@ -130,6 +130,30 @@ def test_text_ids_deep_in_the_file_do_not_break_the_reading(write):
     assert data.weight.min() == 2.5
 
 
+def test_rows_keep_their_order_when_they_come_in_batches(write, tmp_path):
+    rows = range(200_000)
+    text = write("long.csv", "title,user,item\n" + "".join(f"title {row},{row},{row % 7}\n" for row in rows))
+    pl.DataFrame({"user": rows, "item": [row % 7 for row in rows]}).write_parquet(
+        tmp_path / "long.parquet", row_group_size=5_000
+    )
+    for path in (text, tmp_path / "long.parquet"):
+        assert read(path)["user"].to_list() == list(rows)
+
+
+def test_only_the_columns_in_use_are_collected_and_in_batches(write, monkeypatch):
+    collected = []
+    collect = pl.LazyFrame.collect
+
+    def watch(frame, **options):
+        collected.append((frame.collect_schema().names(), options))
+        return collect(frame, **options)
+
+    path = write("wide.csv", "title,user,review,item\na,1,b,2\n")
+    monkeypatch.setattr(pl.LazyFrame, "collect", watch)
+    read(path)
+    assert collected[0] == (["user", "item"], {"engine": "streaming"})
+
+
 def test_quoted_fields_may_hold_the_separator(write):
     path = write("titles.csv", 'user,title,item\n1,"Good, Bad",5\n2,Alien,6\n')
     assert set(read_interactions(path).to_frame().rows()) == {(1, 5), (2, 6)}

@@ -102,8 +102,15 @@ def canonical(frame: pl.LazyFrame, wanted: Columns, source: str, labels: dict[st
     for role, name in found.items():
         rule = rules.get(role, _identifier)
         chosen.append(rule(pl.col(name), schema[name], f"{source}: {role} column {labels[role]!r}").alias(role))
-    table = attempt(frame.select(chosen).collect, source)
-    return checked(table, source, labels)
+    raw = collect(frame, list(found.values()), source)
+    return checked(attempt(lambda: raw.select(chosen), source), source, labels)
+
+
+def collect(frame: pl.LazyFrame, names: list[str], source: str) -> pl.DataFrame:
+    """Some columns of a lazy table, in the order of its rows; what is not among them never fills the memory."""
+    # Nothing is converted on the way: Polars would guess the format of dates anew in each batch of rows.
+    columns = frame.select(list(dict.fromkeys(names)))
+    return attempt(lambda: columns.collect(engine="streaming"), source)
 
 
 def _identifier(column: pl.Expr, dtype: pl.DataType, where: str) -> pl.Expr:

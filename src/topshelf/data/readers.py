@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from topshelf.data.columns import IGNORE, ROLES, Columns, attempt, canonical, not_utf8, resolve, whole_numbers
+from topshelf.data.columns import IGNORE, ROLES, Columns, attempt, canonical, collect, not_utf8, resolve, whole_numbers
 from topshelf.data.interactions import IdMap, Interactions
 from topshelf.errors import DataError
 
@@ -223,7 +223,7 @@ def read_text(frame: pl.LazyFrame, wanted: Columns, source: str) -> pl.DataFrame
     """The table of a scan whose columns are all text."""
     # Ids are read as text and made numbers only if all are: a guess from the first rows fails at row 10,001.
     found = resolve(attempt(frame.collect_schema, source).names(), wanted, source)
-    table = attempt(frame.select(list(dict.fromkeys(found.values()))).collect, source)
+    table = collect(frame, list(found.values()), source)
     converters = {"weight": _numbers, "timestamp": _numbers_or_text}
     table = table.select(converters.get(role, _ids)(table[name]).alias(role) for role, name in found.items())
     return canonical(
