@@ -136,7 +136,7 @@ def test_a_temperature_of_zero_is_refused():
 
 def by_head(queries, items, tau, positives, weights, budget):
     """Gradients of sum(weights * (partition[owner] * 2 - positive / tau)) by CatalogueHead."""
-    head = CatalogueHead(budget, least_rows=1)
+    head = CatalogueHead(budget)
     scores, partitions = [], []
     for start, stop in head.begin(queries, items, tau):
         block = positives.slice(start, stop)

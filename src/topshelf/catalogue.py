@@ -177,12 +177,13 @@ class CatalogueHead:
     :math:`(E I) c` and :math:`E^\top (Q c)` are the whole backward pass: the positives' own gradients ride along in
     the places of E that the exclusion left at zero. Three products in all, no recomputation, no fresh large tensor.
 
-    ``budget`` is the size of one block's scores in bytes; the default stays in a laptop's last-level cache.
+    A block's scores take about ``cached`` bytes, to stay in the last-level cache, but a block has ``least_rows`` queries,
+    to keep the products busy, as long as ``budget`` bytes allow it.
     """
 
-    def __init__(self, budget: int = 16 * 2**20, least_rows: int = 64) -> None:
+    def __init__(self, budget: int = 256 * 2**20, *, cached: int = 16 * 2**20, least_rows: int = 256) -> None:
         self.budget = int(positive("budget", budget))
-        self.least_rows = least_rows
+        self.cached, self.least_rows = cached, least_rows
         self._tile = torch.empty(0)
         self._gradients = (torch.empty(0), torch.empty(0))
 
@@ -193,7 +194,8 @@ class CatalogueHead:
         self.needs_shift = not _is_safe(self.scaled, items)
         n, n_items = queries.size(0), items.size(0)
         self.stride = -(-n_items // 32) * 32  # rows that start on a cache line: the product is up to twice as fast
-        rows = max(self.least_rows, self.budget // (self.stride * items.element_size()))
+        row = self.stride * items.element_size()
+        rows = max(1, min(max(self.least_rows, self.cached // row), self.budget // row))
         rows = -(-n // max(1, -(-n // rows)))  # blocks of one size
         if (
             self._tile.numel() < rows * self.stride

@@ -54,7 +54,7 @@ class Objective:
             effective_n = DEFAULT_EFFECTIVE_N
         self.effective_n = effective_n
         self.workspace = workspace or Workspace()
-        self.head = CatalogueHead()
+        self.head = CatalogueHead(self.workspace.budget)
 
     @property
     def shares_negatives(self) -> bool:
