@@ -183,6 +183,7 @@ def test_an_empty_folder_is_filled(tmp_path):
         ("1 8\n2 9 5\n3\n", {(1, 8), (2, 9), (2, 5)}),
         ("1 8 9\n2 9 5\n", {(1, 8), (1, 9), (2, 9), (2, 5)}),  # alone it could be a table of ratings
         ("1 8\n2 9\n", {(1, 8), (2, 9)}),
+        ("1 8\n1 9\n", {(1, 8), (1, 9)}),
     ],
 )
 def test_lightgcns_folder_is_a_given_split(test, pairs, tmp_path):

@@ -154,9 +154,10 @@ def are_lists(lines: list[str]) -> bool | None:
     widths = {len(row) for row in rows}
     if len(widths) > 1:
         return True
-    if len({row[0] for row in rows}) < len(rows):
+    width, n_users = widths.pop(), len({row[0] for row in rows})
+    if width > 2 and n_users < len(rows):
         return False
-    return True if max(widths) > len(HEADERLESS) else None
+    return True if width > len(HEADERLESS) else None
 
 
 def _separator(lines: list[str], source: str) -> str:
