@@ -182,6 +182,7 @@ def _dataset(data: Any, config: RunConfig) -> Dataset:
         columns = settings.model_dump(include={"user", "item", "weight", "timestamp"})
         data = Interactions.from_csr(data) if is_matrix else Interactions.from_frame(data, **columns)
     if settings.min_rating is not None or settings.core:
-        data = Interactions.from_frame(prepare(data.to_frame(), min_rating=settings.min_rating, core=settings.core))
-    kept = {"split", "test_fraction", "valid_fraction", "last_n", "noise"}
+        floor = None if settings.min_rating is None else float(np.float32(settings.min_rating))  # as weights are kept
+        data = Interactions.from_frame(prepare(data.to_frame(), min_rating=floor, core=settings.core))
+    kept = {"split", "test_fraction", "valid_fraction", "last_n", "split_seed", "noise"}
     return split_interactions(data, name="table", seed=config.seed, **settings.model_dump(include=kept))

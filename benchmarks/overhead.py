@@ -1,0 +1,61 @@
+"""What SL@K costs over the softmax loss, by threshold estimator.
+
+    python benchmarks/overhead.py [--quick] [--data NAME ...] [--rounds 5] [--json FILE]
+
+Five epochs at a time (one refresh with T_beta = 5), exact catalogue, d = 64; all variants in turn, round after round,
+the best round of each; the figure is the ratio to the softmax loss in the same process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from topshelf.data import load_split
+from topshelf.thresholds import ESTIMATORS
+from training import epoch_of, trainer  # the benchmark beside this one
+
+EPOCHS = 5
+
+
+def measure(data: str, rounds: int) -> dict[str, Any]:
+    dataset = load_split(data, seed=0)
+    runs = {"softmax": epoch_of(trainer(data, dataset, "softmax", {}))}
+    for estimator in ESTIMATORS:
+        more = {"threshold": {"estimator": estimator, "every": EPOCHS}}
+        runs[estimator] = epoch_of(trainer(data, dataset, "slatk", more))
+    best = {label: float("inf") for label in runs}
+    for run in runs.values():
+        run()  # warm up; the next five epochs hold one refresh
+    for _ in range(rounds):
+        for label, run in runs.items():
+            best[label] = min(best[label], sum(run() for _ in range(EPOCHS)) / EPOCHS)
+    return {"data": data, "seconds": best, "ratio": {label: best[label] / best["softmax"] for label in runs}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one round, Health alone")
+    parser.add_argument("--data", nargs="+", default=["amazon2014-health", "amazon2014-electronic"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    names = options.data[:1] if options.quick else options.data
+    print("| data | thresholds | seconds an epoch | over softmax |\n|---|---|---|---|")
+    results = []
+    for data in names:
+        found = measure(data, 1 if options.quick else options.rounds)
+        results.append(found)
+        for label, seconds in found["seconds"].items():
+            print(f"| {data} | {label} | {seconds:.4f} | {found['ratio'][label] - 1:+.1%} |", flush=True)
+    if options.json:
+        command = f"python benchmarks/overhead.py --data {' '.join(names)} --rounds {options.rounds}"
+        found = {"command": command, "date": datetime.now(UTC).date().isoformat(), "results": results}
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
