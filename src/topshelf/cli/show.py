@@ -27,7 +27,7 @@ def run(fitted: Fitted, out: Path) -> None:
     """The end of a training run."""
     split, config = fitted.dataset.split, fitted.config
     what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
-    evaluation(fitted.evaluate(), f"{what} on {fitted.dataset.name}")
+    evaluation(fitted.test, f"{what} on {fitted.dataset.name}")
     parts = ", ".join(f"{len(getattr(split, part)):,} {part}" for part in ("train", "valid", "test"))
     lines = [f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}: {parts}"]
     if split.kind == "ratio":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,18 @@ class Fitted:
                 item_counts=torch.bincount(lists.train.indices, minlength=self.model.n_items),
             )
 
+    @cached_property
+    def test(self) -> Evaluation:
+        """The evaluation on the test part that the config asks for, made once."""
+        return self.evaluate()
+
     def _cutoffs(self) -> tuple[int, ...]:
         """The config's cut-offs, without those longer than the catalogue."""
         return tuple(k for k in self.config.cutoffs if k <= self.model.n_items)
 
     def summary(self) -> dict[str, Any]:
         """What metrics.json holds."""
-        test, refit = self.evaluate(part="test").to_json(), self.config.train.refit
+        test, refit = self.test.to_json(), self.config.train.refit
         # A refitted model has seen the validation part; what counts is the score that chose the epoch.
         valid = {f"ndcg@{self.config.k}": self.valid_score} if refit else self.evaluate(part="valid").to_json()["mean"]
         return {
