@@ -60,3 +60,12 @@ def test_the_example_in_python_recommends(capsys):
     table = module(ROOT / "examples" / "in_python.py").main()
     assert table.height == 3
     assert table["item"][0] in {f"item-{i}" for i in range(10)}  # the block of user-0
+
+
+def test_the_speed_table_is_the_committed_result():
+    page = (ROOT / "docs" / "speed.md").read_text()
+    result = json.loads((ROOT / "benchmarks" / "results" / "training.json").read_text())
+    assert result["date"] in page
+    for found in result["results"]:
+        for label, speedup in found["speedup"].items():
+            assert f"| {found['data']} | {label} | {found['seconds'][label]:.3f} | {speedup:,.0f}x |" in page
