@@ -105,8 +105,8 @@ class TrainSettings(Settings):
     """Epochs between two validations."""
     patience: int = Field(10, ge=0)
     """Stop after this many validations without a better NDCG@K; 0: never."""
-    refit: bool = False
-    """Train again on train + validation for the chosen number of epochs."""
+    refit: bool | Literal["all"] = False
+    """Train again for the chosen epochs: true, on train + validation; all, on the test part too, once measured."""
     checkpoint_seconds: float = Field(30.0, ge=0)
     """Least seconds between two checkpoints; 0: every epoch."""
     device: str = "cpu"

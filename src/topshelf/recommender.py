@@ -53,8 +53,9 @@ class Recommender:
     def fit(self, data: Any, *, out: str | Path | None = None, quiet: bool = True) -> Recommender:
         """Fit on a file, the name of a dataset, a polars or pandas frame, a SciPy or NumPy matrix, or a Split.
 
-        The data is split into train, validation and test as the ``data`` section says; with ``train={"refit":
-        True}`` the final model also learns from the validation part. ``out`` keeps the run in a folder.
+        The data is split into train, validation and test as the ``data`` section says. The final model learns from
+        train; with ``train={"refit": True}`` from validation too, with ``"all"`` from everything, once it is measured.
+        ``out`` keeps the run in a folder.
         """
         if isinstance(data, str | Path):
             self._fitted = fit(self._config(str(data)), out=out, quiet=quiet)

@@ -214,6 +214,19 @@ def test_a_refitted_run_reports_the_validation_that_chose_it_and_refuses_the_pap
     assert "--protocol standard" in topshelf("evaluate", folder / "refit", "--protocol", "paper", code=2)
 
 
+def test_a_run_refitted_on_everything_keeps_the_numbers_made_before(folder):
+    arguments = ("--data", folder / "clicks.csv", *SHORT, "--set", "train.refit=all")
+    assert "before it was refitted on everything" in topshelf("train", *arguments, "--out", folder / "all")
+    metrics, plain = (json.loads((folder / name / "metrics.json").read_text()) for name in ("all", "run"))
+    assert metrics["test"] == plain["test"]
+    assert metrics["refit"] == "all"
+    weights = [checkpoint.load(folder / name / "model.safetensors")["model"] for name in ("all", "run")]
+    assert not (weights[0]["item_vectors"] == weights[1]["item_vectors"]).all()
+    assert "refitted on everything" in topshelf("evaluate", folder / "all", code=2)
+    assert "user-7" in topshelf("recommend", folder / "all", "--user", "user-7", "--k", "3")
+    assert "kept in" in topshelf("train", "--resume", folder / "all")
+
+
 def test_the_demo_never_replaces_what_it_did_not_make(tmp_path):
     (tmp_path / "ease").mkdir()
     (tmp_path / "ease" / "thesis.txt").write_text("years of work")

@@ -43,7 +43,7 @@ def spied(monkeypatch):
 
 def run(split, **train):
     config = resolve(make_config({"k": 4, "train": {"epochs": 4, "validate_every": 2, **train}}))
-    return Phases(config, split, quiet=True).run(None, None)
+    return Phases(config, split, quiet=True, measure=lambda outcome: {"epoch": outcome.best_epoch}).run(None, None)
 
 
 def test_epochs_are_chosen_on_validation_with_train_masked_and_trained_on_train(split, spied):
@@ -67,13 +67,30 @@ def test_the_refit_trains_on_train_and_validation_for_the_chosen_epochs(split, s
     assert outcome.valid_score == pytest.approx(run(split).valid_score)
 
 
+def test_a_refit_on_everything_is_measured_before_it_sees_the_test_part(split, spied):
+    _, trained = spied
+    outcome = run(split, refit="all")
+    everything = merge(merge(split.train.ragged(), split.valid.ragged()), split.test.ragged())
+    assert same(trained[0], split.train.ragged())
+    assert same(trained[-1], everything)
+    assert outcome.measured == {"epoch": outcome.best_epoch}
+    assert run(split, refit=True).measured is None
+
+
 def test_a_closed_form_model_sees_validation_only_when_refitted(split):
     def counts(**train):
         config = resolve(make_config({"k": 4, "model": {"name": "popularity"}, "train": train}))
-        return Phases(config, split, quiet=True).run(None, None).model.counts.sum()
+        phases = Phases(
+            config, split, quiet=True, measure=lambda outcome: {"counts": outcome.model.counts.sum().item()}
+        )
+        outcome = phases.run(None, None)
+        if train.get("refit") == "all":
+            assert outcome.measured == {"counts": len(split.train)}
+        return outcome.model.counts.sum()
 
     assert counts() == len(split.train)
     assert counts(refit=True) == len(split.train) + len(split.valid)
+    assert counts(refit="all") == len(split.train) + len(split.valid) + len(split.test)
 
 
 def test_neither_the_test_part_nor_its_absence_changes_what_is_learned(split):

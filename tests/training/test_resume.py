@@ -88,6 +88,7 @@ class StopAfter:
         {"loss": {"name": "slatk", "distance": "sigmoid"}, "negatives": {"kind": "shared", "n": 50}},
         {"loss": {"name": "slatk"}, "negatives": {"kind": "per_query", "n": 15}, "train": {"order": "pair"}},
         {"loss": {"name": "slatk"}, "train": {"refit": True}},
+        {"loss": {"name": "slatk"}, "train": {"refit": "all"}},
         {"loss": {"name": "slatk"}, "train": {"optimizer": "row_adam"}},
     ],
     ids=lambda settings: "-".join(str(v) for part in settings.values() for v in part.values()),

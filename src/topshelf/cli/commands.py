@@ -107,7 +107,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
-        show.evaluation(found, f"{run} on {fitted.dataset.name}")
+        show.evaluation(found.to_json(), f"{run} on {fitted.dataset.name}")
         if paired is not None:
             show.paired(paired, result["against"]["metric"], str(run), str(against))
 

@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from topshelf.errors import ConfigError
-from topshelf.evaluation import Evaluation
 from topshelf.recommender import Recommender
 from topshelf.statistics import PairedResult
 from topshelf.training import Fitted
@@ -27,7 +26,7 @@ def run(fitted: Fitted, out: Path) -> None:
     """The end of a training run."""
     split, config = fitted.dataset.split, fitted.config
     what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
-    evaluation(fitted.test, f"{what} on {fitted.dataset.name}")
+    evaluation(fitted.test_json(), f"{what} on {fitted.dataset.name}")
     parts = ", ".join(f"{len(getattr(split, part)):,} {part}" for part in ("train", "valid", "test"))
     lines = [f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}: {parts}"]
     if split.kind == "ratio":
@@ -38,34 +37,36 @@ def run(fitted: Fitted, out: Path) -> None:
         lines.append(f"users with nothing in train, who get the most popular items: {n_new:,}")
     if not fitted.model.is_closed_form:
         lines.append(f"best epoch {fitted.best_epoch}, trained in {fitted.seconds:.1f} s")
+    if config.train.refit == "all":
+        lines.append(
+            "these numbers are of the model before it was refitted on everything; the kept one has seen it all"
+        )
     lines.append(f"kept in {out}; lists: topshelf recommend {out} --user ID")
     for line in lines:
         Console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def evaluation(found: Evaluation, title: str) -> None:
-    """Metrics by cut-off, with an interval for the NDCG."""
-    intervals, means = found.intervals(), found.mean()
-    caption = f"{title}\nprotocol {found.protocol}, {found.users.numel():,} users, 95% intervals by bootstrap"
+def evaluation(found: dict[str, Any], title: str) -> None:
+    """Metrics by cut-off, with an interval for the NDCG; ``found`` is an evaluation as JSON."""
+    means, intervals, extras, cutoffs = found["mean"], found["interval"], found["extras"], found["cutoffs"]
+    caption = f"{title}\nprotocol {found['protocol']}, {found['n_evaluated']:,} users, 95% intervals by bootstrap"
     table = Table(title=escape(caption), title_justify="left")
     table.add_column("metric", no_wrap=True)
-    for k in found.cutoffs:
+    for k in cutoffs:
         table.add_column(f"@{k}", justify="right")
-    names = dict.fromkeys(name.partition("@")[0] for name in means if "@" in name)
-    for name in names:
-        table.add_row(name, *(f"{means[f'{name}@{k}']:.4f}" for k in found.cutoffs))
+    for name in dict.fromkeys(name.partition("@")[0] for name in means if "@" in name):
+        table.add_row(name, *(f"{means[f'{name}@{k}']:.4f}" for k in cutoffs))
         if name == "ndcg":
-            ends = [intervals[f"ndcg@{k}"] for k in found.cutoffs]
-            table.add_row("  from", *(f"{low:.4f}" for low, _ in ends), style="dim")
-            table.add_row("  to", *(f"{high:.4f}" for _, high in ends), style="dim")
-    for name in dict.fromkeys(name.partition("@")[0] for name in found.extras):
-        table.add_row(name, *(f"{found.extras[f'{name}@{k}']:.4f}" for k in found.cutoffs))
+            for place, word in enumerate(("  from", "  to")):
+                table.add_row(word, *(f"{intervals[f'ndcg@{k}'][place]:.4f}" for k in cutoffs), style="dim")
+    for name in dict.fromkeys(name.partition("@")[0] for name in extras):
+        table.add_row(name, *(f"{extras[f'{name}@{k}']:.4f}" for k in cutoffs))
     console = Console()
     console.print(table)
-    if "auc" in means:
+    if means.get("auc") is not None:
         console.print(f"auc {means['auc']:.4f}", highlight=False)
-    if found.n_skipped:
-        console.print(f"{found.n_skipped:,} users with nothing to find left out", style="dim", highlight=False)
+    if found["n_skipped"]:
+        console.print(f"{found['n_skipped']:,} users with nothing to find left out", style="dim", highlight=False)
 
 
 def paired(result: PairedResult, metric: str, first: str, second: str) -> None:

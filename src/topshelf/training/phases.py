@@ -42,6 +42,8 @@ class Lists:
 
     def histories(self, config: RunConfig) -> Ragged:
         """What the final model has seen of each user."""
+        if config.train.refit == "all":
+            return merge(merge(self.train, self.valid), self.test)
         return merge(self.train, self.valid) if config.train.refit else self.train
 
 
@@ -50,26 +52,32 @@ class Outcome:
     """A fitted model, the epoch that validation chose, the seconds it took, and the validation NDCG@K of the choice.
 
     ``valid_score`` is None for a closed-form model fitted on train alone, whose validation can be computed at any time.
+    ``measured`` holds the test evaluation that was made before the model learned from the test part too; None for a
+    model that did not.
     """
 
     model: Model
     best_epoch: int
     seconds: float
     valid_score: float | None = None
+    measured: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        state = {name: getattr(self, name) for name in ("best_epoch", "seconds", "valid_score")}
+        state = {name: getattr(self, name) for name in ("best_epoch", "seconds", "valid_score", "measured")}
         return {"model": self.model.state_dict(), **state}
 
 
 class Phases:
     """Fits a config's model, from the start or from a checkpoint.
 
-    Settings that do not fit the data fail when it is made, before a folder is.
+    Settings that do not fit the data fail when it is made, before a folder is. ``measure`` evaluates an outcome on the
+    test part; it is called when the refit is about to use that part up.
     """
 
-    def __init__(self, config: RunConfig, split: Split, *, quiet: bool) -> None:
-        self.config, self.split, self.quiet = config, split, quiet
+    def __init__(
+        self, config: RunConfig, split: Split, *, quiet: bool, measure: Callable[[Outcome], dict[str, Any]]
+    ) -> None:
+        self.config, self.split, self.quiet, self._measure = config, split, quiet, measure
         _check_device(config.train.device)
         self.folder: RunFolder | None = None
         self.lists = Lists.of(split, config.train.device)
@@ -82,12 +90,13 @@ class Phases:
         self.folder, model = folder, self._first_model
         if model.is_closed_form:
             started = time.perf_counter()
-            valid_score = None
-            if self.config.train.refit:  # validated before it has seen the validation part
+            valid_score = measured = None
+            if self.config.train.refit:  # validated and measured before it has seen those parts
                 model.fit(self.lists.train)
                 valid_score = self._validate(model)
+                measured = self._measured(Outcome(model, 0, 0.0))
             model.fit(self.lists.histories(self.config))
-            return Outcome(model, 0, time.perf_counter() - started, valid_score)
+            return Outcome(model, 0, time.perf_counter() - started, valid_score, measured)
         if checkpoint is None or checkpoint["phase"] == "train":
             self._drive(self._first_trainer, "train", {}, checkpoint)
             progress = self._first_trainer.progress
@@ -114,7 +123,11 @@ class Phases:
         config = self.config.model_copy(update={"train": settings})
         trainer = self._trainer(config, model, self.lists.histories(config), None)
         self._drive(trainer, "refit", extra, checkpoint)
-        return Outcome(model, extra["best_epoch"], extra["seconds"] + trainer.progress.seconds, extra["valid_score"])
+        seconds = extra["seconds"] + trainer.progress.seconds
+        return Outcome(model, extra["best_epoch"], seconds, extra["valid_score"], extra["measured"])
+
+    def _measured(self, chosen: Outcome) -> dict[str, Any] | None:
+        return self._measure(chosen) if self.config.train.refit == "all" else None
 
     def _handed_on(self, chosen: Outcome) -> dict[str, Any]:
         """What the refit's checkpoints must remember of the first phase."""
@@ -123,6 +136,7 @@ class Phases:
             "best_epoch": chosen.best_epoch,
             "seconds": chosen.seconds,
             "valid_score": chosen.valid_score,
+            "measured": self._measured(chosen),
             "log": log,
         }
 

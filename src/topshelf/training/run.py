@@ -12,7 +12,7 @@ import torch
 
 from topshelf.config import RunConfig
 from topshelf.data import Dataset, load_split
-from topshelf.errors import CheckpointError, at_most
+from topshelf.errors import CheckpointError, ConfigError, at_most
 from topshelf.evaluation import Evaluation, evaluate
 from topshelf.models import Model
 from topshelf.training import checkpoint
@@ -31,6 +31,7 @@ class Fitted:
     best_epoch: int = 0
     seconds: float = 0.0
     valid_score: float | None = None
+    measured: dict[str, Any] | None = None
 
     def evaluate(
         self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None, *, part: str = "test"
@@ -38,8 +39,13 @@ class Fitted:
         """Full-ranking evaluation on the test or the validation part; by default as the config says.
 
         Validation masks train only. With ``train.refit`` the model has seen the validation part, so its numbers
-        there are not those of a held-out set.
+        there are not those of a held-out set; with ``refit = "all"`` it has seen the test part too, and is refused.
         """
+        if self.measured is not None:
+            raise ConfigError(
+                "this model was refitted on everything, the test part too (train.refit = 'all'); its numbers, made "
+                "before that, are in metrics.json"
+            )
         device = next(iter(self.model.state_dict().values())).device
         settings, lists = self.config.evaluate, Lists.of(self.dataset.split, str(device))
         with torch.no_grad():
@@ -61,13 +67,17 @@ class Fitted:
         """The evaluation on the test part that the config asks for, made once."""
         return self.evaluate()
 
+    def test_json(self) -> dict[str, Any]:
+        """The numbers of the test part: this model's, or those measured before the refit on everything."""
+        return self.measured if self.measured is not None else self.test.to_json()
+
     def _cutoffs(self) -> tuple[int, ...]:
         """The config's cut-offs, without those longer than the catalogue."""
         return tuple(k for k in self.config.cutoffs if k <= self.model.n_items)
 
     def summary(self) -> dict[str, Any]:
         """What metrics.json holds."""
-        test, refit = self.test.to_json(), self.config.train.refit
+        test, refit = self.test_json(), self.config.train.refit
         # A refitted model has seen the validation part; what counts is the score that chose the epoch.
         valid = {f"ndcg@{self.config.k}": self.valid_score} if refit else self.evaluate(part="valid").to_json()["mean"]
         return {
@@ -104,7 +114,7 @@ def fit(
     n_items = dataset.split.n_items
     at_most("k", config.k, n_items, f"{dataset.name} has {n_items} items")
     at_most("loss.k", config.loss.settings.get("k", 1), n_items, f"{dataset.name} has {n_items} items")
-    phases = Phases(config, dataset.split, quiet=quiet)
+    phases = _phases(config, dataset, quiet)
     folder = RunFolder.create(out, config, dataset) if out is not None else None
     return _finish(phases, dataset, folder, None)
 
@@ -116,7 +126,7 @@ def resume(out: str | Path, *, quiet: bool = True) -> Fitted:
         return load(out)
     state = checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
     dataset = folder.load_dataset()
-    return _finish(Phases(folder.load_config(), dataset.split, quiet=quiet), dataset, folder, state)
+    return _finish(_phases(folder.load_config(), dataset, quiet), dataset, folder, state)
 
 
 def load(out: str | Path) -> Fitted:
@@ -126,7 +136,7 @@ def load(out: str | Path) -> Fitted:
     model = build_model(config, dataset.split.n_users, dataset.split.n_items)
     try:
         model.load_state_dict(state["model"])
-        outcome = Outcome(model, state["best_epoch"], state["seconds"], state["valid_score"])
+        outcome = Outcome(model, *(state[name] for name in ("best_epoch", "seconds", "valid_score", "measured")))
     except (KeyError, RuntimeError) as error:
         raise CheckpointError(f"{folder.model} does not fit its config: {error}") from None
     model.attach(Lists.of(dataset.split, "cpu").histories(config))
@@ -139,6 +149,13 @@ def save(fitted: Fitted, out: str | Path) -> None:
     _keep(folder, fitted)
 
 
+def _phases(config: RunConfig, dataset: Dataset, quiet: bool) -> Phases:
+    def measure(outcome: Outcome) -> dict[str, Any]:
+        return Fitted(config, dataset, **vars(outcome)).test.to_json()
+
+    return Phases(config, dataset.split, quiet=quiet, measure=measure)
+
+
 def _finish(phases: Phases, dataset: Dataset, folder: RunFolder | None, state: dict[str, Any] | None) -> Fitted:
     outcome = phases.run(folder, state)
     fitted = Fitted(phases.config, dataset, **vars(outcome))
@@ -148,5 +165,6 @@ def _finish(phases: Phases, dataset: Dataset, folder: RunFolder | None, state: d
 
 
 def _keep(folder: RunFolder, fitted: Fitted) -> None:
-    folder.save_model(Outcome(fitted.model, fitted.best_epoch, fitted.seconds, fitted.valid_score).state_dict())
+    names = ("model", "best_epoch", "seconds", "valid_score", "measured")
+    folder.save_model(Outcome(*(getattr(fitted, name) for name in names)).state_dict())
     checkpoint.write_text(folder.metrics, json.dumps(fitted.summary(), indent=2) + "\n")
