@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from topshelf.training import fit, load, resume
 
 if "torch" not in sys.modules:
-    # Threads that wait by spinning starve each other when the cores are shared: 20 epochs of SL@20 on MovieLens-100K
-    # took 19.6 s instead of 1.2 s beside two other busy processes on 2 cores (2026-11-15). Torch reads it when it is
-    # imported; what is set already stays.
+    # Threads that wait by spinning starve each other when the cores are shared. Torch reads this when it is imported;
+    # what is set already stays.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = metadata.version("topshelf")

@@ -193,7 +193,7 @@ class CatalogueHead:
         self.scaled, self.items = queries / tau, items
         self.needs_shift = not _is_safe(self.scaled, items)
         n, n_items = queries.size(0), items.size(0)
-        self.stride = -(-n_items // 32) * 32  # rows that start on a cache line: the product is up to twice as fast
+        self.stride = -(-n_items // 32) * 32  # rows that start on a cache line make the product faster
         row = self.stride * items.element_size()
         rows = max(1, min(max(self.least_rows, self.cached // row), self.budget // row))
         rows = -(-n // max(1, -(-n // rows)))  # blocks of one size

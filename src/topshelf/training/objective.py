@@ -28,7 +28,6 @@ class Scored:
 
     queries: Tensor  # (Q, d)
     items: Tensor  # (I, d)
-    positive: Tensor  # (P,)
 
 
 class Objective:
@@ -86,14 +85,11 @@ class Objective:
         scale = self._scale(items.size(0))
         ends = batch.positives.indptr if batch.is_whole else torch.searchsorted(batch.owner, _steps(queries))
         k = self.loss.k if refresh and isinstance(self.loss, SLatK) else None
-        number, scores = 0.0, []
+        number = 0.0
         for start, stop in self.head.begin(queries.detach(), items.detach(), self.loss.tau):
             part = slice(int(ends[start]), int(ends[stop]))
-            query, owner, exclude = (
-                batch.query[start:stop],
-                batch.owner[part] - start,
-                batch.positives.slice(start, stop),
-            )
+            query, owner = batch.query[start:stop], batch.owner[part] - start
+            exclude = batch.positives.slice(start, stop)
             positive, partition, threshold = self.head.forward(start, stop, exclude, owner, batch.item[part], k)
             if threshold is not None:
                 self.loss.get_buffer("threshold")[query] = threshold
@@ -104,10 +100,9 @@ class Objective:
             to_positive, to_partition = torch.autograd.grad(value, (positive, partition))
             self.head.backward(to_positive, to_partition, owner)
             number += value.item()
-            scores.append(positive.detach())
         if math.isfinite(number):
             torch.autograd.backward([queries, items], list(self.head.gradients()))
-        return number, Scored(queries.detach(), items.detach(), torch.cat(scores))
+        return number, Scored(queries.detach(), items.detach())
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Scored]:
         """The differentiable loss, in one piece."""
@@ -122,7 +117,7 @@ class Objective:
             assert draw.items is not None
             negative = sampled_scores(queries, items, draw.items)
             value = self.loss(positive, negative, batch.owner, query=batch.query, log_q=self._log_q(draw, negative))
-        return value, Scored(queries.detach(), items.detach(), positive.detach())
+        return value, Scored(queries.detach(), items.detach())
 
     def _shared(self, batch: Batch, draw: Draw, queries: Tensor, items: Tensor, positive: Tensor) -> Tensor:
         columns = items if draw.items is None else F.embedding(draw.items, items)

@@ -116,10 +116,8 @@ class Phases:
             return ndcg(queries, items, self.lists.valid, self.lists.train, self.config.k)
 
     def _refit(self, extra: dict[str, Any], checkpoint: dict[str, Any] | None) -> Outcome:
-        model, settings = (
-            self._new_model(),
-            self.config.train.model_copy(update={"epochs": extra["best_epoch"]}),
-        )
+        model = self._new_model()
+        settings = self.config.train.model_copy(update={"epochs": extra["best_epoch"]})
         config = self.config.model_copy(update={"train": settings})
         trainer = self._trainer(config, model, self.lists.histories(config), None)
         self._drive(trainer, "refit", extra, checkpoint)
