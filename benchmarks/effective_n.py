@@ -13,8 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from topshelf.config import assemble, merged
 from topshelf.data import load_split
+from topshelf.thresholds import exact_thresholds
 from topshelf.training import fit
 
 BASE: dict[str, Any] = {
@@ -54,8 +57,9 @@ def main() -> None:
         if loss == "softmax":
             more["loss"] = {"tau": BASE["loss"]["tau"]}
         fitted = fit(assemble(data=options.data, loss=loss, seed=0, more=more), dataset)
-        queries, items = fitted.model.encode()
-        threshold = float((queries @ items.T).topk(20).values[:, -1].mean())
+        with torch.no_grad():
+            queries, items = fitted.model.encode()
+            threshold = exact_thresholds(queries, items, 20).mean().item()
         valid = fitted.evaluate(part="valid").mean()["ndcg@20"]
         test = fitted.evaluate().mean()["ndcg@20"]
         rows.append({"variant": label, "valid": valid, "test": test, "mean_threshold": threshold})

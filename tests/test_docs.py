@@ -24,8 +24,9 @@ def test_the_settings_page_is_what_the_code_says():
     assert (ROOT / "docs" / "settings.md").read_text() == module(ROOT / "docs" / "generate.py").page()
 
 
-def test_the_readmes_table_is_the_committed_result():
-    result = json.loads((ROOT / "benchmarks" / "results" / "published.json").read_text())
+@pytest.mark.parametrize("name", ["published", "searched"])
+def test_the_readmes_tables_are_the_committed_results(name):
+    result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
     assert module(ROOT / "benchmarks" / "published.py").table(result["rows"]) in (ROOT / "README.md").read_text()
 
 
