@@ -214,7 +214,7 @@ def _page(
         page.paragraph(_sentence(label, test))
     page.paragraph(
         "Intervals: percentile bootstrap over users. p: two-sided sign-flip test on the same users. All models are "
-        "trained on train alone; epochs and settings are chosen on validation, never on test.",
+        "trained on train alone; epochs are chosen on validation. How the settings were found: README.",
         note=True,
     )
     page.heading(f"User {person.id}, {person.n_history} in their history")
