@@ -1,0 +1,88 @@
+"""Loops over score tiles that torch leaves slow, compiled by numba: one pass where torch makes several.
+
+They take float32 tensors on the CPU (:func:`fits` says so); whoever calls them keeps a torch form for everything else,
+and the tests hold the two against each other. Rows are shared out among as many threads as torch uses. The threads are
+Python's own, not numba's: they may be called from several threads at once, and they bring no second OpenMP.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_LEAST_CELLS = 1 << 15  # below it handing work to a thread costs more than the work
+
+
+def fits(*tensors: Tensor) -> bool:
+    """Whether the kernels can work on these tensors."""
+    return all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
+
+
+def exp_sums(tile: Tensor, total: Tensor, half: Tensor | None = None) -> None:
+    """Replace scores by their exponentials and add each row's sum to ``total``.
+
+    Shapes: tile (B, W) float32, rows may be strided; total (B,) float32; half (B, W) bfloat16, takes the exponentials
+        in place of the tile, which then keeps its scores.
+    Scores must be at most 88; below -87 (and at -inf) the exponential is 0. Accurate to a few units in the last place.
+    """
+    n_rows, width = tile.shape
+    if half is None:
+        _share_rows(_compiled().exp_sums, n_rows, width, tile.numpy(), total.numpy())
+    else:
+        _share_rows(
+            _compiled().exp_sums_half, n_rows, width, tile.numpy(), half.view(torch.uint16).numpy(), total.numpy()
+        )
+
+
+def excess_counts(tile: Tensor, level: Tensor, count: Tensor, excess: Tensor) -> None:
+    """Add to ``count`` how many scores of each row are above its level, and to ``excess`` by how much in all.
+
+    Shapes: tile (B, W) float32; level, count, excess (B,) float32.
+    """
+    arrays = (x.numpy() for x in (tile, level, count, excess))
+    _share_rows(_compiled().excess_counts, *tile.shape, *arrays)
+
+
+def keep_best(tile: Tensor, values: Tensor, indices: Tensor, first: int = 0) -> None:
+    """Merge a tile of scores into each row's best so far, best first, equal scores in the order they came.
+
+    Shapes: tile (B, W) float32, scores of the items ``first`` and on; values (B, k) float32 and indices (B, k) int64,
+        which begin as -inf and -1. A score of -inf is never taken; NaN comes before every number.
+    """
+    _share_rows(_compiled().keep_best, *tile.shape, tile.numpy(), values.numpy(), indices.numpy(), first=first)
+
+
+def _compiled() -> ModuleType:
+    # Half a second for numba, and a command that never scores a catalogue need not pay it.
+    from topshelf import compiled
+
+    return compiled
+
+
+def _share_rows(kernel: Callable[..., None], n_rows: int, width: int, *arrays: np.ndarray, **same: int) -> None:
+    if n_rows == 0:
+        return
+    n_threads = min(torch.get_num_threads(), n_rows, max(1, n_rows * width // _LEAST_CELLS))
+    ends = [n_rows * t // n_threads for t in range(n_threads + 1)]
+    parts = [tuple(array[start:stop] for array in arrays) for start, stop in itertools.pairwise(ends)]
+    waiting = [_pool().submit(kernel, *part, **same) for part in parts[1:]]
+    kernel(*parts[0], **same)
+    for done in waiting:
+        done.result()
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="topshelf")
+
+
+if hasattr(os, "register_at_fork"):  # a forked child has the pool but not its threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)

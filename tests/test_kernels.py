@@ -1,0 +1,139 @@
+"""The compiled loops against torch on the same scores, and what they do with values that are not plain numbers."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topshelf import kernels
+
+
+def scores(n_rows: int, width: int, seed: int, spread: float = 5.0) -> torch.Tensor:
+    return torch.randn(n_rows, width, generator=torch.Generator().manual_seed(seed)) * spread
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 40), st.integers(0, 300), st.integers(0, 10_000))
+def test_exponentials_and_sums_equal_torch(n_rows: int, width: int, seed: int) -> None:
+    tile = scores(n_rows, width, seed)
+    total = torch.ones(n_rows)
+    made = tile.clone()
+    kernels.exp_sums(made, total)
+    wanted = tile.double().exp()
+    torch.testing.assert_close(made.double(), wanted, rtol=1e-6, atol=1e-38)
+    torch.testing.assert_close(total.double(), wanted.sum(1) + 1, rtol=1e-5, atol=0.0)
+
+
+def test_exponentials_work_on_a_strip_of_a_wider_buffer() -> None:
+    buffer = torch.full((7, 50), 3.0)
+    kernels.exp_sums(buffer[:, 10:20], torch.zeros(7))
+    assert (buffer[:, :10] == 3).all()
+    assert (buffer[:, 20:] == 3).all()
+    torch.testing.assert_close(buffer[:, 10:20], torch.full((7, 10), math.exp(3)))
+
+
+def test_exponentials_at_the_ends_of_their_range() -> None:
+    tile = torch.tensor([[-math.inf, -1e30, -88.0, -87.0, 0.0, 88.0, math.nan]])
+    total = torch.zeros(1)
+    kernels.exp_sums(tile, total)
+    assert tile[0, :3].tolist() == [0.0, 0.0, 0.0]
+    torch.testing.assert_close(
+        tile[0, 3:6].double(), torch.tensor([-87.0, 0.0, 88.0]).double().exp(), rtol=1e-6, atol=0
+    )
+    assert tile[0, 6].isnan()
+    assert total.isnan().all()
+
+
+def test_half_width_exponentials_are_the_rounded_ones() -> None:
+    tile = scores(33, 257, 0)
+    whole, total = tile.clone(), torch.zeros(33)
+    kernels.exp_sums(whole, total)
+    half, again, kept = torch.empty(33, 257, dtype=torch.bfloat16), torch.zeros(33), tile.clone()
+    kernels.exp_sums(kept, again, half)
+    assert torch.equal(half, whole.bfloat16())
+    assert torch.equal(again, total)
+    assert torch.equal(kept, tile)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 40), st.integers(0, 300), st.integers(0, 10_000))
+def test_counts_above_a_level_equal_torch(n_rows: int, width: int, seed: int) -> None:
+    tile = scores(n_rows, width, seed)
+    if width:
+        tile[:, 0] = -math.inf
+    level = scores(n_rows, 1, seed + 1).squeeze(1)
+    count, excess = torch.zeros(n_rows), torch.zeros(n_rows)
+    kernels.excess_counts(tile, level, count, excess)
+    over = (tile - level.unsqueeze(1)).clamp(min=0)
+    assert torch.equal(count, (over > 0).float().sum(1))
+    torch.testing.assert_close(excess, over.sum(1), rtol=1e-5, atol=1e-4)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 30), st.integers(1, 300), st.integers(1, 130), st.integers(1, 300), st.integers(0, 10_000))
+def test_best_of_tiles_equal_a_stable_sort(n_rows: int, width: int, k: int, tile: int, seed: int) -> None:
+    table = scores(n_rows, width, seed, spread=2.0).round()  # many ties
+    table[torch.rand(table.shape, generator=torch.Generator().manual_seed(seed)) < 0.1] = -math.inf
+    values, indices = torch.full((n_rows, k), -math.inf), torch.full((n_rows, k), -1)
+    for start in range(0, width, tile):
+        kernels.keep_best(table[:, start : start + tile], values, indices, start)
+    wanted, order = table.sort(dim=1, descending=True, stable=True)
+    kept = min(k, width)
+    assert torch.equal(values[:, :kept], wanted[:, :kept])
+    assert torch.equal(indices[:, :kept], order[:, :kept].masked_fill(wanted[:, :kept] == -math.inf, -1))
+    assert (indices[:, kept:] == -1).all()
+
+
+@pytest.mark.parametrize("place", [0, 63, 64, 199])
+def test_nan_comes_first_and_stays(place: int) -> None:
+    table = scores(1, 200, 3)
+    table[0, place] = math.nan
+    values, indices = torch.full((1, 5), -math.inf), torch.full((1, 5), -1)
+    kernels.keep_best(table, values, indices)
+    assert values[0, 0].isnan()
+    assert indices[0, 0] == place
+
+
+def test_only_plain_tensors_fit() -> None:
+    assert kernels.fits(torch.zeros(1), torch.zeros(2, 2))
+    assert not kernels.fits(torch.zeros(1), torch.zeros(1, dtype=torch.float64))
+    assert not kernels.fits(torch.zeros(1, device="meta"))
+
+
+def test_several_threads_may_call_at_once() -> None:
+    tile = scores(200, 2000, 0)
+    wanted = torch.zeros(200)
+    kernels.exp_sums(tile.clone(), wanted)
+    found = [torch.zeros(200) for _ in range(8)]
+    threads = [threading.Thread(target=kernels.exp_sums, args=(tile.clone(), total)) for total in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(total, wanted) for total in found)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    program = """
+import os, signal, numpy, torch
+from topshelf import kernels
+torch.set_num_threads(2)
+tile = torch.from_numpy(numpy.zeros((200, 2000), numpy.float32))  # torch's own threads do not survive a fork
+kernels.exp_sums(tile, torch.zeros(200))
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # without threads it would wait for ever
+    kernels.exp_sums(tile, torch.zeros(200))
+    os._exit(0)
+raise SystemExit(os.waitpid(child, 0)[1])
+"""
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", program], timeout=60).returncode == 0
