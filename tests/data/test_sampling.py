@@ -20,3 +20,15 @@ def test_draws_are_new_distinct_and_as_many_as_needed():
 def test_rounds_bound_the_work():
     empty = np.empty(0, dtype=np.int64)
     assert draw_distinct(np.array([2]), empty, 10, lambda users: np.zeros_like(users), rounds=3).tolist() == [0]
+
+
+def test_many_equal_draws_leave_each_pair_once_and_in_order():
+    generator = np.random.default_rng(1)
+    needed = generator.integers(0, 30, size=500)
+    taken = np.unique(generator.integers(500 * 60, size=2000))
+    keys = draw_distinct(
+        needed, taken, 60, lambda users: np.minimum(generator.geometric(0.05, len(users)) - 1, 59), rounds=5
+    )
+    assert (np.diff(keys) > 0).all()
+    assert not np.isin(keys, taken).any()
+    assert (np.bincount(keys // 60, minlength=500) <= needed).all()

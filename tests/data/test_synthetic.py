@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topshelf.data import generate
+from topshelf.data import generate, synthetic
 from topshelf.errors import ConfigError
 
 
@@ -20,6 +20,17 @@ def test_rows_are_sorted_and_about_as_long_as_asked():
     inside = np.diff(data.rows()) == 0
     assert (np.diff(data.indices)[inside] > 0).all()
     assert abs(data.counts.mean() - 20) < 1
+
+
+def test_users_are_made_some_at_a_time(monkeypatch):
+    monkeypatch.setattr(synthetic, "USERS_AT_ONCE", 7)  # the last part is shorter
+    data = generate(50, 200, interactions_per_user=20, timestamps=True)
+    assert len(data.indptr) == 51
+    assert data.indptr[-1] == len(data.indices) == len(data.timestamp)
+    inside = np.diff(data.rows()) == 0
+    assert (np.diff(data.indices)[inside] > 0).all()
+    assert data.counts.min() >= 1
+    assert abs(data.counts.mean() - 20) < 4
 
 
 def test_users_of_one_block_share_their_items():
