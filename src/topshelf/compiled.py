@@ -31,6 +31,9 @@ _SHIFT = np.int32(23)
 _ROUND, _HIGH = np.uint32(0x7FFF), np.uint32(16)
 _LAST = np.uint32(1)
 _CHUNK = 64
+_LEAST_GROUPS = 256
+_HIGHEST_KEY = np.int32(0x7FFFFFFF)
+_LOWEST_KEY = -0x7F7FFFFF  # of the lowest number above -inf
 
 
 @numba.njit(fastmath={"contract"})
@@ -83,35 +86,141 @@ def excess_counts(tile: np.ndarray, level: np.ndarray, count: np.ndarray, excess
         excess[b] += found
 
 
+# The best k of a row. Where order matters scores are compared as whole numbers (:func:`to_keys`): NaN and the two
+# zeros then need no care. A first pass gives a level that k scores reach, a second one gathers all that reach it: few
+# more than k, which are cut to k, sorted, and merged into the list.
+
+
 @_jit
 def keep_best(tile: np.ndarray, values: np.ndarray, indices: np.ndarray, first: int) -> None:
-    width = tile.shape[1]
+    width, k = tile.shape[1], values.shape[1]
+    n_groups = min(width, max(_LEAST_GROUPS, 4 * k))
+    highest, keys = np.empty(n_groups, np.float32), np.empty(width, np.int32)
+    found, places = np.empty(width + 1, np.float32), np.empty(width + 1, np.int64)  # one more: see gather
+    old, old_places = np.empty(k, np.float32), np.empty(k, np.int64)
+    new, new_places = np.empty(k, np.float32), np.empty(k, np.int64)
     for b in range(tile.shape[0]):
-        row, best, names = tile[b], values[b], indices[b]
-        for start in range(0, width - _CHUNK + 1, _CHUNK):
-            part, edge, news = row[start : start + _CHUNK], best[-1], np.int32(0)
-            for j in range(_CHUNK):  # many scores at once; few chunks hold anything new
-                news |= np.int32(not part[j] <= edge)
-            if news:
-                insert(part, best, names, first + start)
-        insert(row[width - width % _CHUNK :], best, names, first + width - width % _CHUNK)
+        edge = values[b, -1]
+        if edge == -np.inf and k <= n_groups:
+            group_maxima(tile[b], highest)
+            to_keys(highest, keys)
+            edge = from_key(max(reached_by(keys[:n_groups], k), _LOWEST_KEY) - 1)
+        n = gather(tile[b], first, edge, found, places) if edge == edge else 0
+        if n == 0:
+            continue
+        to_keys(found[:n], keys)
+        if n > k:
+            cut(keys[:n], found, places, k)
+            n = k
+        sort(keys[:n], found, places, new, new_places)
+        old[:], old_places[:] = values[b], indices[b]
+        merge(old, old_places, new[:n], new_places, values[b], indices[b])
 
 
 @numba.njit(nogil=True, boundscheck=False)
-def insert(part: np.ndarray, best: np.ndarray, names: np.ndarray, first: int) -> None:
-    """Put what belongs there into a sorted list; an equal score that came before stays before, NaN goes first."""
-    last = best.shape[0] - 1
-    for j in range(part.shape[0]):
-        x = part[j]
-        if x <= best[last]:
-            continue
-        low, high = 0, last if x == x else 0
-        while low < high:
-            middle = (low + high) // 2
-            if best[middle] < x:
-                high = middle
-            else:
-                low = middle + 1
-        for place in range(last, low, -1):
-            best[place], names[place] = best[place - 1], names[place - 1]
-        best[low], names[low] = x, first + j
+def group_maxima(row: np.ndarray, highest: np.ndarray) -> None:
+    """The largest of every n-th score, for n groups: any groups would do, and these are fast. NaN is passed over."""
+    n = highest.shape[0]
+    highest[:] = -np.inf
+    for start in range(0, row.shape[0], n):
+        part = row[start : start + n]
+        for j in range(part.shape[0]):
+            highest[j] = part[j] if part[j] > highest[j] else highest[j]
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def gather(row: np.ndarray, first: int, edge: Any, found: np.ndarray, places: np.ndarray) -> int:
+    """Scores above the edge, and NaN, in their order. Each is written down, and kept by moving on."""
+    n = 0
+    for start in range(0, row.shape[0], _CHUNK):
+        part, news = row[start : start + _CHUNK], np.int32(0)
+        for j in range(part.shape[0]):  # many scores at once; few chunks hold anything
+            news |= np.int32(not part[j] <= edge)
+        if news:
+            for j in range(part.shape[0]):
+                found[n], places[n] = part[j], first + start + j
+                n += not part[j] <= edge
+    return n
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def to_keys(scores: np.ndarray, keys: np.ndarray) -> None:
+    """Whole numbers in the order of the scores: -0 is 0, NaN is above all."""
+    for j in range(scores.shape[0]):
+        bits = np.float32(scores[j]).view(np.int32)
+        size = np.int32(bits & _HIGHEST_KEY)
+        key = np.int32(-size) if bits < 0 else size
+        keys[j] = key if scores[j] == scores[j] else _HIGHEST_KEY
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def from_key(key: int) -> Any:
+    size = np.int32(abs(key)).view(np.float32)
+    return -size if key < 0 else size
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def reached_by(keys: np.ndarray, k: int) -> int:
+    """A level that k keys reach, or more where some are equal: then it is the k-th largest. By halving."""
+    low, high = int(keys.min()), int(keys.max()) + 1
+    while high - low > 1:
+        level = (low + high) // 2
+        n = count_from(keys, level)
+        if n < k:
+            high = level
+        else:
+            low = level
+        if n == k:
+            break
+    return low
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def count_from(keys: np.ndarray, level: int) -> int:
+    least, n = np.int32(level), np.int32(0)
+    for j in range(keys.shape[0]):
+        n = np.int32(n + np.int32(keys[j] >= least))  # numba would make it an int64, and half as fast
+    return int(n)
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def cut(keys: np.ndarray, found: np.ndarray, places: np.ndarray, k: int) -> None:
+    """Move the k best to the front, in their order; of equal ones the first."""
+    level = reached_by(keys, k)
+    free = k - (count_from(keys, level + 1) if level < _HIGHEST_KEY else 0)
+    n = 0
+    for j in range(keys.shape[0]):
+        if keys[j] > level or (keys[j] == level and free > 0):
+            free -= keys[j] == level
+            keys[n], found[n], places[n] = keys[j], found[j], places[j]
+            n += 1
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def sort(keys: np.ndarray, found: np.ndarray, places: np.ndarray, new: np.ndarray, new_places: np.ndarray) -> None:
+    """Best first, of equal ones the first: each finds its place by counting those before it, many at once."""
+    for i in range(keys.shape[0]):
+        place = count_from(keys[:i], keys[i])
+        if keys[i] < _HIGHEST_KEY:
+            place += count_from(keys[i + 1 :], int(keys[i]) + 1)
+        new[place], new_places[place] = found[i], places[i]
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def merge(
+    old: np.ndarray,
+    old_places: np.ndarray,
+    new: np.ndarray,
+    new_places: np.ndarray,
+    best: np.ndarray,
+    names: np.ndarray,
+) -> None:
+    """The first of two sorted lists as one; of equal ones the old comes first."""
+    i, j = 0, 0
+    for place in range(best.shape[0]):
+        if j < new.shape[0] and old[i] == old[i] and not new[j] <= old[i]:
+            best[place], names[place] = new[j], new_places[j]
+            j += 1
+        else:
+            best[place], names[place] = old[i], old_places[i]
+            i += 1
