@@ -1,0 +1,364 @@
+"""Seconds a step and peak memory as users, items, interactions and d grow, up to 1M users, 500k items and 50M pairs.
+
+    python benchmarks/scaling.py [--quick] [--steps 5] [--json FILE] [--page docs/scaling.md]
+
+SL@20 over the exact catalogue, batches of 2048 users, generated data. One axis is varied at a time around a base; every
+size runs in a fresh process, so its peak memory is its own, generating the data included. After a warm-up the best of a
+few steps counts. Matrix products of d = 64 are timed between the steps: a step is also a multiple of the product
+before and after it (the median of those is taken), so that a busy machine does not bend the exponents, and from that
+comes the share of the machine's product rate that its three products reach. Exponents are least squares on logs; memory
+is counted above the library's own. The largest size runs with both optimizers and must stay under 12 GiB. Needs Linux,
+for the peak of each phase.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import operator
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+
+from topshelf.config import assemble
+from topshelf.data import generate
+from topshelf.evaluation import evaluate
+from topshelf.negatives import draw_negatives
+from topshelf.ragged import Ragged
+from topshelf.ranking import top_k
+from topshelf.training.batches import Batch, stream
+from topshelf.training.build import build_model, build_objective, resolve
+from topshelf.training.trainer import Trainer
+from training import product_rate  # the benchmark beside this one
+
+Size = dict[str, Any]
+
+BASE: Size = {"users": 100_000, "items": 50_000, "interactions": 2_000_000, "dim": 64, "optimizer": "adam"}
+AXES = {
+    "users": (25_000, 200_000, 400_000),
+    "items": (12_500, 100_000, 200_000),
+    "interactions": (500_000, 4_000_000, 8_000_000),
+    "dim": (16, 32, 128),
+}
+LARGEST: Size = {**BASE, "users": 1_000_000, "items": 500_000, "interactions": 50_000_000}
+QUICK_BASE: Size = {**BASE, "users": 10_000, "items": 5_000, "interactions": 200_000}
+QUICK_AXES = {"users": (40_000,), "items": (20_000,), "interactions": (800_000,), "dim": (16,)}
+QUICK_LARGEST: Size = {**BASE, "users": 50_000, "items": 20_000, "interactions": 1_000_000}
+REHEARSAL: Size = {**BASE, "users": 200, "items": 100}
+LEAST_SECONDS = 0.5  # for each step asked for: short steps are repeated more often
+LIMIT = 12.0  # GiB, of issue 3
+BATCH, K, SAMPLE = 2048, 20, 2048
+GIB = 2**30
+
+
+class Phases:
+    """Seconds and peak memory of each phase of this process."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.peak: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is resident now
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - started
+        self.peak[name] = _peak()
+
+
+def _peak() -> float:
+    """Highest resident memory since the last reset, GiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / GIB
+
+
+def measure(size: Size, n_steps: int) -> dict[str, Any]:
+    """One size, in this process. A rehearsal loads what is loaded on first use; memory is then the library's own."""
+    product = product_rate()
+    timed_steps(build(REHEARSAL, generate(200, 100).ragged()), 1, product)
+    phases = Phases()
+    with phases.phase("library"):
+        pass
+    with phases.phase("generate"):
+        data = generate(size["users"], size["items"], interactions_per_user=size["interactions"] // size["users"])
+    with phases.phase("set_up"):
+        positives = data.ragged()
+        trained = build(size, positives)
+    with phases.phase("steps"):
+        steps = timed_steps(trained, n_steps, product)
+    with phases.phase("top_k"):
+        ranked = sampled_lists(trained, positives)
+    with phases.phase("evaluate"):
+        n_evaluated = sampled_evaluation(trained, positives)
+    return {
+        **size,
+        "interactions": len(data),  # `data` lives until here, as it does in a run
+        **steps,
+        "top_k_users_per_second": ranked,
+        "evaluated_users": n_evaluated,
+        "seconds": phases.seconds,
+        "peak_gib": phases.peak,
+        "peak": max(phases.peak.values()),
+    }
+
+
+def build(size: Size, positives: Ragged) -> Trainer:
+    more = {"train": {"batch_size": BATCH, "optimizer": size["optimizer"]}, "model": {"dim": size["dim"]}}
+    config = resolve(assemble(loss="slatk", k=K, more=more))
+    torch.manual_seed(0)
+    model = build_model(config, size["users"], size["items"])
+    objective = build_objective(config, model, positives)
+    return Trainer(objective, positives, config.train, threshold=config.threshold, seed=0)
+
+
+def timed_steps(trained: Trainer, n_steps: int, product: Callable[[], float]) -> dict[str, Any]:
+    """Seconds of plain steps, and of steps that refresh their users' thresholds, after one warm-up of each."""
+    assert trained.schedule is not None
+    seconds: dict[str, list[float]] = {"plain": [], "refresh": []}
+    products: dict[str, list[float]] = {
+        "plain": [],
+        "refresh": [],
+    }  # the mean of the one before and the one after a step
+    batches = enumerate(whole_batches(trained))
+    for kind, epoch, n in (("plain", 1, n_steps), ("refresh", trained.schedule.settings.every, max(1, n_steps // 2))):
+        trained._step(next(batches)[1], epoch, 0)
+        before = product()
+        while len(seconds[kind]) < n or sum(seconds[kind]) < n * LEAST_SECONDS:
+            step, batch = next(batches)
+            started = time.perf_counter()
+            trained._step(batch, epoch, step)
+            seconds[kind].append(time.perf_counter() - started)
+            after = product()
+            products[kind].append((before + after) / 2)
+            before = after
+    best = min(seconds["plain"])
+    in_products = statistics.median(map(operator.truediv, seconds["plain"], products["plain"]))
+    work = 3 * BATCH * trained.model.n_items * trained.model.get_parameter("item_vectors").size(1)
+    return {
+        "seconds_a_step": best,
+        "median_seconds_a_step": statistics.median(seconds["plain"]),
+        "seconds_a_refresh_step": min(seconds["refresh"]),
+        "all_steps": seconds,
+        "all_products": products,
+        "products_a_step": in_products,
+        "steps_per_second": 1 / best,
+        "steps_an_epoch": len(trained.batches),
+        "seconds_an_epoch": best * len(trained.batches),
+        "share_of_product_rate": work / (4096 * 4096 * 64) / in_products,
+    }
+
+
+def whole_batches(trained: Trainer) -> Iterator[Batch]:
+    """Epoch after epoch, without the shorter last batch of each."""
+    size = min(BATCH, trained.batches.queries.numel())
+    for epoch in count(1):
+        for batch in trained.batches.epoch(stream(0, 0, epoch)):
+            if batch.query.numel() == size:
+                yield batch
+
+
+def sampled_lists(trained: Trainer, positives: Ragged) -> float:
+    """Users a second: the top 20 of a sample of users, their positives left out."""
+    rows = torch.randperm(len(positives), generator=stream(1))[:SAMPLE]
+    with torch.no_grad():
+        queries, items = trained.model.encode()
+        best = float("inf")
+        for _ in range(3):
+            started = time.perf_counter()
+            top_k(queries, items, K, exclude=positives, rows=rows)
+            best = min(best, time.perf_counter() - started)
+    return rows.numel() / best
+
+
+def sampled_evaluation(trained: Trainer, positives: Ragged) -> int:
+    """The library's evaluation, with one item to find for each of a sample of users; returns how many it evaluated."""
+    rows = torch.randperm(len(positives), generator=stream(1))[:SAMPLE].sort().values
+    wanted = draw_negatives(positives.select(rows), 1, trained.model.n_items, stream(2)).squeeze(1)
+    counts = torch.zeros(len(positives), dtype=torch.int64).index_fill_(0, rows, 1)
+    relevant = Ragged(torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]), wanted)
+    with torch.no_grad():
+        queries, items = trained.model.encode()
+    return evaluate(queries, items, relevant, train=positives, cutoffs=(5, 10, K), auc=False).users.numel()
+
+
+def apart(size: Size, n_steps: int) -> dict[str, Any]:
+    """:func:`measure` in a process of its own."""
+    command = [sys.executable, __file__, "--steps", str(n_steps), "--one", json.dumps(size)]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return found
+
+
+def above_library(run: dict[str, Any]) -> float:
+    return float(run["peak"] - run["peak_gib"]["library"])
+
+
+def exponents(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
+    """Slopes on logs of time and memory against each axis."""
+
+    def slope(axis: str, values: list[float]) -> float:
+        return float(np.polyfit(np.log([run[axis] for run in runs[axis]]), np.log(values), 1)[0])
+
+    return {
+        axis: {
+            "products_a_step": slope(axis, [run["products_a_step"] for run in found]),
+            "memory": slope(axis, [above_library(run) for run in found]),
+        }
+        for axis, found in runs.items()
+    }
+
+
+def terms(run: dict[str, Any]) -> list[float]:
+    """What memory is made of: buffers of a fixed size, two tables of vectors, lists of positives."""
+    return [1.0, run["users"] * run["dim"], run["items"] * run["dim"], run["interactions"]]
+
+
+TERMS = ("always", "users * d", "items * d", "interactions")
+
+
+def memory_formula(runs: list[dict[str, Any]], largest: dict[str, Any]) -> dict[str, Any]:
+    """Bytes of each term, none negative, by relative least squares on the small sizes; the largest is the check."""
+    measured = np.array([above_library(run) * GIB for run in runs])
+    table = np.array([terms(run) for run in runs]) / measured[:, None]
+    scale = table.max(0)
+    found = nnls(table / scale, np.ones(len(runs)))[0] / scale
+    foretold = float(found @ terms(largest)) / GIB
+    return {
+        "bytes": dict(zip(TERMS, found.tolist(), strict=True)),
+        "largest_error_of_fit": float(np.abs(table @ found - 1).max()),
+        "largest_size_foretold_gib": foretold,
+        "largest_size_measured_gib": above_library(largest),
+    }
+
+
+HEADER = (
+    "| users | items | interactions | d | optimizer | seconds a step | of the product rate | refresh step "
+    "| minutes an epoch | generate, s | set-up, s | peak, GiB | top-20 lists a second |\n" + "|---" * 13 + "|"
+)
+
+
+def row(run: dict[str, Any]) -> str:
+    cells = [
+        *(f"{run[name]:,}" for name in ("users", "items", "interactions", "dim")),
+        run["optimizer"],
+        f"{run['seconds_a_step']:.3f}",
+        f"{run['share_of_product_rate']:.0%}",
+        f"{run['seconds_a_refresh_step']:.3f}",
+        f"{run['seconds_an_epoch'] / 60:.2f}",
+        f"{run['seconds']['generate']:.1f}",
+        f"{run['seconds']['set_up']:.1f}",
+        f"{run['peak']:.2f}",
+        f"{run['top_k_users_per_second']:,.0f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def exponent_table(found: dict[str, dict[str, float]]) -> str:
+    lines = ["| axis | time of a step | memory above the library's |", "|---|---|---|"]
+    lines += [
+        f"| {axis} | {slopes['products_a_step']:.2f} | {slopes['memory']:.2f} |" for axis, slopes in found.items()
+    ]
+    return "\n".join(lines)
+
+
+def memory_sentence(found: dict[str, Any]) -> str:
+    always, *factors = found["bytes"].items()
+    parts = " + ".join(f"{value:.0f} {name}" for name, value in factors)
+    return (
+        f"Peak memory above the library's own, in bytes: {parts} + {always[1] / 2**20:.0f} MiB. The fit is off by "
+        f"at most {found['largest_error_of_fit']:.0%}; for the largest size, which it has not seen, it gives "
+        f"{found['largest_size_foretold_gib']:.2f} GiB, and {found['largest_size_measured_gib']:.2f} GiB were measured."
+    )
+
+
+def largest_lines(runs: list[dict[str, Any]]) -> str:
+    """Steps a second and the peak of each phase, a line an optimizer."""
+    lines = []
+    for run in runs:
+        peaks = ", ".join(f"{name.replace('_', ' ')} {peak:.2f}" for name, peak in run["peak_gib"].items())
+        lines.append(
+            f"- `{run['optimizer']}`: {run['steps_per_second']:.2f} steps a second, {run['steps_an_epoch']} an epoch "
+            f"(best step {run['seconds_a_step']:.2f} s, median {run['median_seconds_a_step']:.2f} s); "
+            f"peak {run['peak']:.2f} GiB: {peaks}"
+        )
+    return "\n".join(lines)
+
+
+def figures(found: dict[str, Any]) -> str:
+    """The part of docs/scaling.md that a run decides."""
+    results = found["results"]
+    parts = [
+        f"`{found['command']}`, {found['date']}.",
+        "\n".join([HEADER, *map(row, results["runs"])]),
+        "The largest size, with the peak of each phase in GiB:",
+        largest_lines(results["runs"][-2:]),
+        "Exponents, one axis at a time:",
+        exponent_table(results["exponents"]),
+        memory_sentence(results["memory"]),
+    ]
+    return "\n\n".join(parts)
+
+
+MARKS = ("<!-- figures: benchmarks/scaling.py writes them -->", "<!-- end of figures -->")
+
+
+def write_page(path: Path, found: dict[str, Any]) -> None:
+    """Put the figures between the marks of a page."""
+    before, rest = path.read_text(encoding="utf-8").split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    path.write_text(f"{before}{MARKS[0]}\n\n{figures(found)}\n\n{MARKS[1]}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes, two steps each: under a minute")
+    parser.add_argument("--steps", type=int, default=5, help="timed steps of each size")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path, help="also put the figures into this page (docs/scaling.md)")
+    parser.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)  # a size, for a process of its own
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(options.one, options.steps)))
+        return
+    n_steps = 2 if options.quick else options.steps
+    base, axes, top = (QUICK_BASE, QUICK_AXES, QUICK_LARGEST) if options.quick else (BASE, AXES, LARGEST)
+    print(HEADER, flush=True)
+
+    def timed(size: Size) -> dict[str, Any]:
+        found = apart(size, n_steps)
+        print(row(found), flush=True)
+        return found
+
+    middle = timed(base)
+    by_axis = {axis: [timed({**base, axis: value}) for value in values] for axis, values in axes.items()}
+    largest = [timed({**top, "optimizer": optimizer}) for optimizer in ("adam", "row_adam")]
+    runs = [middle, *(run for found in by_axis.values() for run in found)]
+    results = {
+        "runs": [*runs, *largest],
+        "exponents": exponents({axis: [middle, *found] for axis, found in by_axis.items()}),
+        "memory": memory_formula(runs, largest[0]),
+    }
+    command = f"python benchmarks/scaling.py {'--quick' if options.quick else f'--steps {n_steps}'}"
+    found = {"command": command, "date": datetime.now(UTC).date().isoformat(), "results": results}
+    print("", *figures(found).split("\n\n")[2:], sep="\n\n")  # the table stands above already
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if options.page:
+        write_page(options.page, found)
+    if max(run["peak"] for run in largest) > LIMIT:
+        sys.exit(f"the largest size must stay under {LIMIT:g} GiB, got {max(run['peak'] for run in largest):.2f}")
+
+
+if __name__ == "__main__":
+    main()
