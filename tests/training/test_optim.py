@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -42,17 +44,63 @@ def test_only_touched_rows_move_and_each_counts_its_own_steps(weight_decay):
     assert_close(table[2].detach(), start[2], rtol=0, atol=0)
 
 
-def test_with_dense_gradients_it_is_adam():
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_with_dense_gradients_it_is_torchs_fused_adam_to_the_bit(weight_decay):
     generator = torch.Generator().manual_seed(0)
-    start = torch.randn(4, 3, generator=generator)
-    ours, theirs = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
-    optimizers = RowAdam([ours], lr=0.05), torch.optim.Adam([theirs], lr=0.05)
+    start = [torch.randn(4, 3, generator=generator), torch.randn(2, generator=generator)]
+    ours, theirs = ([torch.nn.Parameter(values.clone()) for values in start] for _ in range(2))
+    settings = {"lr": 0.05, "weight_decay": weight_decay}
+    optimizers = RowAdam(ours, **settings), torch.optim.Adam(theirs, **settings, fused=True)
     for _ in range(20):
-        for parameter, optimizer in zip((ours, theirs), optimizers, strict=True):
+        for parameters, optimizer in zip((ours, theirs), optimizers, strict=True):
             optimizer.zero_grad()
-            (parameter - 1).square().sum().backward()
+            sum((parameter - 1).square().sum() for parameter in parameters).backward()
             optimizer.step()
-    assert_close(ours, theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_table_may_have_dense_and_sparse_gradients_in_turn():
+    generator = torch.Generator().manual_seed(1)
+    table = torch.nn.Parameter(torch.randn(4, 3, generator=generator, dtype=torch.float64))
+    start, targets = table.detach().clone(), torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    optimizer, steps = RowAdam([table], lr=0.1), []
+    for rows in (None, [0, 2], None, [2], None):
+        optimizer.zero_grad()
+        index = torch.arange(4) if rows is None else torch.tensor(rows)
+        read = table if rows is None else F.embedding(index, table, sparse=True)
+        (read * targets[index]).sum().backward()
+        steps.append({r: targets[r].tolist() for r in index.tolist()})
+        optimizer.step()
+    assert_close(table.detach(), slow_row_adam(start, steps, 0.1, 0.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_its_state_goes_through_a_state_dict_without_loss(dtype):
+    def begin():
+        generator = torch.Generator().manual_seed(2)
+        tables = [torch.nn.Parameter(torch.randn(300, 3, generator=generator).to(dtype)) for _ in range(2)]
+        return tables, RowAdam(tables, lr=0.01)
+
+    def go_on(tables, optimizer, steps):
+        for step in steps:
+            rows = torch.randperm(300, generator=torch.Generator().manual_seed(step))[:200]
+            optimizer.zero_grad()
+            (F.embedding(rows, tables[0], sparse=True) * tables[1][:200]).square().sum().backward()
+            optimizer.step()
+
+    tables, optimizer = begin()
+    go_on(tables, optimizer, range(300))
+    resumed, other = begin()
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for table, values in zip(resumed, tables, strict=True):
+        table.data.copy_(values.data)
+    go_on(tables, optimizer, range(300, 320))
+    go_on(resumed, other, range(300, 320))
+    for table, values in zip(resumed, tables, strict=True):
+        assert torch.equal(table, values)
+    counts = [torch.randperm(300, generator=torch.Generator().manual_seed(step))[:200] for step in range(320)]
+    assert torch.equal(other.state[resumed[0]]["step"].long(), torch.bincount(torch.cat(counts)))
 
 
 def test_a_row_read_twice_in_a_step_is_moved_once():
