@@ -1,0 +1,510 @@
+"""NDCG@20 against wall-clock: topshelf's SL@20 beside iALS, EASE and a plain SL@20, from the same 90% of train.
+
+    python benchmarks/quality_time.py [--quick] [--data NAME ...] [--methods NAME ...] [--seeds 0 1 2]
+                                      [--search] [--json FILE] [--plot DIR]
+
+Every run has a process of its own. The clock starts when the data are in memory and the libraries imported; it runs
+while anything is built, compiled or trained, and stands while quality is measured, validation included. NDCG@20 is that
+of the ``standard`` protocol on the test part. "Reached" is the first measured point at or above the published figure;
+the point to keep is chosen on validation. Nothing is refitted.
+
+    topshelf         MF, SL@20, exact catalogue, the settings shipped for the dataset, early stopping as shipped
+    ials, ials256    implicit's AlternatingLeastSquares with 64 and 256 factors, all cores, 30 iterations
+    ease             topshelf's closed form
+    plain            SL@20 as the paper trains it, and its settings: 1024 shuffled pairs, 1000 uniform negatives a pair,
+                     a (1024, 1000, 64) gather, autograd, dense Adam, exact thresholds every T epochs; stopped at a cap
+
+``--search`` chooses the settings of iALS and EASE on validation instead (splits of seeds 10, 11, ...; test-blind), and
+keeps the trials in the JSON; runs take the winners from benchmarks/results/quality_time.json. A file given to
+``--json`` is updated: only what was run is replaced. ``--methods`` without a name runs nothing: table and plot show
+what the file holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from topshelf.config import assemble
+from topshelf.data import load_split
+from topshelf.errors import ConfigError
+from topshelf.evaluation import ndcg
+from topshelf.models import Model
+from topshelf.ragged import Ragged, merge
+from topshelf.ranking import Queries
+from topshelf.thresholds import exact_thresholds
+from topshelf.training.batches import stream
+from topshelf.training.build import build_model, build_objective, resolve
+from topshelf.training.trainer import Trainer
+
+K = 20
+# NDCG@20 of MF with SL@20 in the paper's tables.
+PUBLISHED = {"amazon2014-health": 0.1390, "amazon2014-electronic": 0.0590, "gowalla": 0.1709}
+LABELS = {
+    "topshelf": "topshelf SL@20, d = 64",
+    "ials": "iALS, d = 64",
+    "ials256": "iALS, d = 256",
+    "ease": "EASE",
+    "plain": "plain SL@20, d = 64",
+}
+# Learning rate, tau, tau_w and T_beta: the paper's optima of MF with SL@20.
+PAPER = {
+    "amazon2014-health": (0.1, 0.2, 2.5, 5),
+    "amazon2014-electronic": (0.01, 0.2, 2.25, 20),
+    "gowalla": (0.01, 0.1, 1.0, 20),
+}
+CAPS = {"amazon2014-health": 600, "amazon2014-electronic": 600, "gowalla": 720}  # seconds of the plain reference
+ITERATIONS = 30  # of iALS
+FACTORS = {"ials": 64, "ials256": 256}
+ALPHAS, REGULARIZATIONS = (2.0, 5.0, 15.0, 50.0, 150.0), (10.0, 50.0, 100.0, 200.0, 400.0, 800.0)
+L2 = (30.0, 100.0, 200.0, 300.0, 500.0, 1000.0, 2000.0, 4000.0)
+RESULT = Path(__file__).parent / "results" / "quality_time.json"
+
+
+class Clock:
+    """Seconds of training; it stands inside ``paused``."""
+
+    def __init__(self) -> None:
+        self._before, self._started = 0.0, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return self._before + time.perf_counter() - self._started
+
+    @contextmanager
+    def paused(self) -> Iterator[float]:
+        self._before = self.seconds
+        yield self._before
+        self._started = time.perf_counter()
+
+
+class Curve:
+    """What a run was worth at chosen moments; to measure it costs no time of the clock."""
+
+    def __init__(self, data: str, seed: int) -> None:
+        self.split = load_split(data, seed=seed).split
+        parts = (self.split.train, self.split.valid, self.split.test)
+        self.train, self.valid, self.test = (part.ragged() for part in parts)
+        self.seen = merge(self.train, self.valid)
+        self.points: list[dict[str, Any]] = []
+        self.start()
+
+    def start(self) -> None:
+        self.clock = Clock()
+
+    def validate(self, queries: Queries, items: Tensor) -> float:
+        with self.clock.paused(), torch.no_grad():
+            return ndcg(queries, items, self.valid, self.train, K)
+
+    def add(self, epoch: float, queries: Queries, items: Tensor, valid: float | None) -> None:
+        """Test NDCG@20, which is the ``standard`` protocol's: train and validation masked, empty users left out."""
+        with self.clock.paused() as seconds, torch.no_grad():
+            test = ndcg(queries, items, self.test, self.seen, K)
+        point = {"seconds": round(seconds, 4), "epoch": round(epoch, 3), "test": round(test, 6)}
+        self.points.append(point if valid is None else {**point, "valid": round(valid, 6)})
+
+    def measure(self, epoch: float, queries: Queries, items: Tensor) -> None:
+        self.add(epoch, queries, items, self.validate(queries, items))
+
+    def outcome(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return {"settings": settings, "seconds": round(self.clock.seconds, 4), "curve": self.points}
+
+
+def is_due(epoch: int) -> bool:
+    """Closely at first, then every fifth epoch."""
+    return epoch <= 10 or epoch % 5 == 0
+
+
+class Watching:
+    """Adds the trainer's epochs to a curve: the first ten, and those it validates."""
+
+    def __init__(self, curve: Curve) -> None:
+        self.curve = curve
+
+    def on_step(self, trainer: Trainer) -> None:
+        pass
+
+    def on_epoch(self, trainer: Trainer, record: dict[str, Any]) -> None:
+        if "valid" in record or record["epoch"] <= 10:
+            with torch.no_grad():
+                self.curve.add(record["epoch"], *trainer.model.encode(), record.get("valid"))
+
+    def wants_to_stop(self) -> bool:
+        return False
+
+
+def start_of(data: str, seed: int, n_users: int, n_items: int) -> Model:
+    """The first values of MF's tables, as ``topshelf train`` makes them from the seed."""
+    torch.manual_seed(stream(seed, 3).initial_seed())
+    return build_model(resolve(assemble(data=data, model="mf", loss="slatk", k=K)), n_users, n_items)
+
+
+def topshelf(data: str, seed: int, quick: bool) -> dict[str, Any]:
+    more = {"train": {"epochs": 10}} if quick else {}
+    config = resolve(assemble(data=data, model="mf", loss="slatk", k=K, seed=seed, more=more))
+    curve = Curve(data, seed)
+
+    def validate(model: Model) -> float:
+        return curve.validate(*model.encode())
+
+    curve.start()
+    model = start_of(data, seed, curve.split.n_users, curve.split.n_items)
+    objective = build_objective(config, model, curve.train)
+    trainer = Trainer(objective, curve.train, config.train, threshold=config.threshold, seed=seed, validate=validate)
+    trainer.run(Watching(curve))
+    return curve.outcome(config.model_dump(mode="json"))
+
+
+def winner(data: str, method: str) -> dict[str, float]:
+    """The best settings of a committed ``--search``; EASE without one has those that ship."""
+    searches = json.loads(RESULT.read_text(encoding="utf-8"))["searches"]
+    if method in searches.get(data, {}):
+        return dict(searches[data][method]["best"])
+    if method == "ease":
+        return {}
+    raise ConfigError(f"{RESULT} has no search of {method} on {data}; run --search --data {data} --methods {method}")
+
+
+def matrix_of(positives: Ragged, n_items: int) -> scipy.sparse.csr_matrix:
+    ones = np.ones(positives.indices.numel(), dtype=np.float32)
+    parts = (ones, positives.indices.numpy(), positives.indptr.numpy())
+    return scipy.sparse.csr_matrix(parts, shape=(len(positives), n_items))
+
+
+def fit_ials(
+    curve: Curve, settings: dict[str, float], seed: int, iterations: int, watch: Callable[[int, Tensor, Tensor], None]
+) -> None:
+    """Implicit's own ``fit``; ``watch(iteration, users, items)`` is called after every iteration."""
+    try:
+        from implicit.als import AlternatingLeastSquares
+    except ImportError as error:
+        raise ConfigError("iALS needs the package implicit: pip install implicit==0.7.3") from error
+    curve.start()
+    model = AlternatingLeastSquares(**settings, iterations=iterations, random_state=seed)
+
+    def callback(iteration: int, *_: object) -> None:
+        watch(iteration + 1, torch.from_numpy(model.user_factors), torch.from_numpy(model.item_factors))
+
+    model.fit(matrix_of(curve.train, curve.split.n_items), show_progress=False, callback=callback)
+
+
+def ials(data: str, seed: int, quick: bool, method: str = "ials") -> dict[str, Any]:
+    curve = Curve(data, seed)
+    settings = {"factors": FACTORS[method], **winner(data, method)}
+    iterations = 3 if quick else ITERATIONS
+
+    def watch(iteration: int, users: Tensor, items: Tensor) -> None:
+        if is_due(iteration):
+            curve.measure(iteration, users, items)
+
+    fit_ials(curve, settings, seed, iterations, watch)
+    return curve.outcome({**settings, "iterations": iterations, "implicit": metadata.version("implicit")})
+
+
+def ials256(data: str, seed: int, quick: bool) -> dict[str, Any]:
+    return ials(data, seed, quick, "ials256")
+
+
+def ease(data: str, seed: int, quick: bool) -> dict[str, Any]:  # noqa: ARG001  one fit is quick enough
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # refuse what this machine cannot hold
+    more = {"model": {"memory": memory, **winner(data, "ease")}}
+    config = resolve(assemble(data=data, model="ease", seed=seed, more=more))
+    settings = config.model.settings
+    curve = Curve(data, seed)
+    curve.start()
+    try:
+        model = build_model(config, curve.split.n_users, curve.split.n_items)
+    except ConfigError as error:
+        return {"settings": settings, "refused": str(error), "seconds": 0.0, "curve": []}
+    model.fit(curve.train)
+    curve.measure(1, *model.encode())
+    return curve.outcome(settings)
+
+
+def plain_loss(
+    users: Tensor,
+    items: Tensor,
+    user: Tensor,
+    item: Tensor,
+    negative: Tensor,
+    threshold: Tensor,
+    *,
+    tau: float,
+    tau_weight: float,
+) -> Tensor:
+    """SL@K of B pairs with their own N negatives, gathered; users (U, d), items (I, d), negative (B, N)."""
+    query = F.normalize(users[user], dim=1)
+    positive = (query * F.normalize(items[item], dim=1)).sum(1)
+    scores = (query.unsqueeze(1) * F.normalize(items[negative], dim=2)).sum(2)
+    weight = torch.sigmoid((positive - threshold[user]) / tau_weight)
+    return (weight * ((scores - positive.unsqueeze(1)) / tau).logsumexp(1)).mean()
+
+
+def plain(data: str, seed: int, quick: bool) -> dict[str, Any]:
+    rate, tau, tau_weight, every = PAPER[data]
+    cap, batch, n_negatives = CAPS[data], 1024, 1000
+    curve = Curve(data, seed)
+    split = curve.split
+    curve.start()
+    generator = stream(seed)
+    users, items = (table for table in start_of(data, seed, split.n_users, split.n_items).parameters())
+    optimizer = torch.optim.Adam([users, items], lr=rate)
+    threshold = torch.zeros(split.n_users)
+    owner, item = curve.train.owner(), curve.train.indices
+    steps = -(-len(owner) // batch)
+    done, due = 0, 5.0  # seconds of the next point
+
+    def encode() -> tuple[Tensor, Tensor]:
+        return F.normalize(users.detach(), dim=1), F.normalize(items.detach(), dim=1)
+
+    while curve.clock.seconds < cap and not (quick and done):
+        if (done // steps + 1) % every == 0:
+            threshold = exact_thresholds(*encode(), K)
+        for pairs in torch.randperm(len(owner), generator=generator).split(batch):
+            negative = torch.randint(split.n_items, (len(pairs), n_negatives), generator=generator)
+            optimizer.zero_grad()
+            plain_loss(
+                users, items, owner[pairs], item[pairs], negative, threshold, tau=tau, tau_weight=tau_weight
+            ).backward()
+            optimizer.step()
+            done += 1
+            if (quick and done == 2) or curve.clock.seconds >= cap:
+                break
+            if curve.clock.seconds >= due:
+                curve.measure(done / steps, *encode())
+                due = max(due + 5, 1.25 * due)
+    curve.measure(done / steps, *encode())
+    names = ("learning_rate", "tau", "tau_weight", "every", "cap_seconds")
+    return curve.outcome(dict(zip(names, (*PAPER[data], cap), strict=True)))
+
+
+METHODS: dict[str, Callable[[str, int, bool], dict[str, Any]]] = {
+    "topshelf": topshelf,
+    "ials": ials,
+    "ials256": ials256,
+    "ease": ease,
+    "plain": plain,
+}
+
+
+def search(data: str, method: str) -> dict[str, Any]:
+    """Validation NDCG@20 of every setting of the grid: its best iteration, mean over the validation splits."""
+    seeds = (10,) if method == "ease" or data == "gowalla" else (10, 11, 12)
+    trials = []
+    for settings in grid(data, method):
+        scores = [trial(data, method, settings, seed) for seed in seeds]
+        trials.append({"settings": settings, "valid": round(statistics.mean(scores), 6)})
+        print(f"| {data} | {method} | {settings} | {trials[-1]['valid']:.4f} |", flush=True)
+    return {"seeds": seeds, "best": max(trials, key=lambda row: row["valid"])["settings"], "trials": trials}
+
+
+def grid(data: str, method: str) -> list[dict[str, float]]:
+    """EASE has one setting and iALS two; where a fit is slow, only the neighbours of the quick winners are tried."""
+    if method == "ease":
+        return [{"l2": l2} for l2 in L2]
+    is_slow = data == "gowalla" or method == "ials256"
+    pairs = product(ALPHAS[2:4], REGULARIZATIONS[1:5]) if is_slow else product(ALPHAS, REGULARIZATIONS)
+    return [{"alpha": alpha, "regularization": regularization} for alpha, regularization in pairs]
+
+
+def trial(data: str, method: str, settings: dict[str, float], seed: int) -> float:
+    curve = Curve(data, seed)
+    scores = []
+
+    def watch(iteration: int, users: Tensor, items: Tensor) -> None:
+        if iteration % 5 == 0:
+            scores.append(curve.validate(users, items))
+
+    if method == "ease":
+        model = build_model(
+            resolve(assemble(data=data, model="ease", more={"model": settings})),
+            curve.split.n_users,
+            curve.split.n_items,
+        )
+        model.fit(curve.train)
+        return curve.validate(*model.encode())
+    fit_ials(curve, {"factors": FACTORS[method], **settings}, seed, ITERATIONS, watch)
+    return max(scores)
+
+
+def in_own_process(call: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Nothing compiled, cached or allocated by one run serves the next, and its memory is given back."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(call, *arguments).result()
+
+
+def best_point(run: dict[str, Any]) -> dict[str, Any]:
+    """The point that validation chooses, the first of equals."""
+    return max((point for point in run["curve"] if "valid" in point), key=lambda point: point["valid"])
+
+
+def seconds_to(run: dict[str, Any], target: float) -> float | None:
+    """Seconds at the first measured point that is at or above the target."""
+    return next((point["seconds"] for point in run["curve"] if point["test"] >= target), None)
+
+
+HEAD = (
+    "| data | method | seconds to the published | test NDCG@20 | its seconds | all seconds | epochs | seeds | date |\n"
+    "|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def table(results: dict[str, Any]) -> str:
+    """The table of docs/quality-time.md; a test keeps it equal to the committed result."""
+    lines = [HEAD]
+    for data in PUBLISHED:
+        found = results.get(data, {})
+        lines += [line(data, method, found[method]) for method in LABELS if method in found]
+    return "\n".join(lines)
+
+
+def line(data: str, method: str, entry: dict[str, Any]) -> str:
+    runs, date = entry["runs"], entry["date"]
+    if "refused" in runs[0]:
+        return f"| {data} | {LABELS[method]} | does not fit: {runs[0]['refused'].split(';')[0]} | | | | | | {date} |"
+    chosen = [best_point(run) for run in runs]
+    tests = [point["test"] for point in chosen]
+    spread = f" ± {statistics.stdev(tests):.4f}" if len(tests) > 1 else ""
+    cells = [
+        reached(runs, PUBLISHED[data]),
+        f"{statistics.mean(tests):.4f}{spread}",
+        brief(statistics.mean(point["seconds"] for point in chosen)),
+        brief(statistics.mean(run["seconds"] for run in runs)),
+        f"{statistics.mean(run['curve'][-1]['epoch'] for run in runs):.3g}",
+        str(len(runs)),
+    ]
+    return f"| {data} | {LABELS[method]} | {' | '.join(cells)} | {date} |"
+
+
+def reached(runs: list[dict[str, Any]], target: float) -> str:
+    """Mean seconds over the seeds; never extrapolated."""
+    found = [seconds for run in runs if (seconds := seconds_to(run, target)) is not None]
+    if not found:
+        epochs = max(run["curve"][-1]["epoch"] for run in runs)
+        return f"not reached in {brief(max(run['seconds'] for run in runs))} s ({epochs:.3g} epochs)"
+    seeds = "" if len(found) == len(runs) else f" ({len(found)} of {len(runs)} seeds)"
+    return brief(statistics.mean(found)) + seeds
+
+
+def brief(seconds: float) -> str:
+    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
+
+
+COLOURS = {"topshelf": "#0050a0", "ials": "#c04000", "ials256": "#e08a00", "ease": "#207030", "plain": "#666666"}
+DASHES = {"topshelf": "-", "ials": (0, (5, 1)), "ials256": (0, (3, 1, 1, 1)), "ease": "none", "plain": (0, (1, 1))}
+SHORT = {"topshelf": "topshelf", "ials": "iALS 64", "ials256": "iALS 256", "ease": "EASE", "plain": "plain SL@20"}
+
+
+def draw(results: dict[str, Any], folder: Path) -> Path:
+    """One panel a dataset: the first seed of every method, labelled where its curve ends."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    shown = [data for data in PUBLISHED if results.get(data)]
+    style = {"svg.hashsalt": "topshelf", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(3.1 * len(shown), 3.2), layout="constrained")
+        for axes, data in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+            panel(axes, data, results[data])
+        figure.supxlabel("seconds of training (2 cores)", fontsize=9)
+        figure.supylabel("NDCG@20, test", fontsize=9)
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "quality_time-curves.svg"
+        figure.savefig(file, metadata={"Date": None})
+    return file
+
+
+def panel(axes: Any, data: str, found: dict[str, Any]) -> None:
+    target = PUBLISHED[data]
+    axes.set_xscale("log")
+    axes.set_title(data.removeprefix("amazon2014-").capitalize(), fontsize=10, loc="left")
+    axes.set_title(f"- - published {target:.4f}", fontsize=8, loc="right")
+    axes.axhline(target, color="black", linewidth=0.8, linestyle="--")
+    ends, highest = [], target
+    for method in LABELS:
+        points = found[method]["runs"][0]["curve"] if method in found else []
+        if not points:
+            continue
+        seconds, quality = [p["seconds"] for p in points], [p["test"] for p in points]
+        marker = "D" if len(points) == 1 else None
+        axes.plot(seconds, quality, color=COLOURS[method], linestyle=DASHES[method], marker=marker, linewidth=1.6)
+        ends.append((quality[-1], seconds[-1], method))
+        highest = max(highest, *quality)
+    axes.set_ylim(0, 1.12 * highest)
+    axes.set_xlim(right=axes.get_xlim()[1] * 12)  # room for the labels
+    gap, placed = 0.055 * axes.get_ylim()[1], []
+    for quality, seconds, method in sorted(ends):
+        near = (level + gap for level, other in placed if 1 / 30 < seconds / other < 30)
+        level = max([quality, *near])  # above the labels that it would run into
+        placed.append((level, seconds))
+        axes.text(seconds * 1.3, level, SHORT[method], va="center", fontsize=8, color=COLOURS[method])
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="Health alone, one seed, a few epochs")
+    parser.add_argument("--data", nargs="+", choices=PUBLISHED, default=list(PUBLISHED))
+    parser.add_argument("--methods", nargs="*", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--search", action="store_true", help="choose settings of iALS and EASE on validation")
+    parser.add_argument("--json", type=Path, help="read if it is there, and updated")
+    parser.add_argument("--plot", type=Path, metavar="DIR")
+    options = parser.parse_args()
+    if options.quick:
+        options.data, options.seeds = ["amazon2014-health"], options.seeds[:1]
+    if options.search:
+        options.methods = [method for method in options.methods if method in ("ials", "ials256", "ease")]
+    return options
+
+
+def main() -> None:
+    options = parsed()
+    # For the processes of the runs: implicit asks for the first, spinning threads starve each other without the second.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    kept: dict[str, Any] = {"command": "python benchmarks/quality_time.py", "date": "", "results": {}, "searches": {}}
+    if options.json and options.json.exists():
+        kept = json.loads(options.json.read_text(encoding="utf-8"))
+    for data, method in product(options.data, options.methods):
+        kept["date"] = datetime.now(UTC).date().isoformat()
+        note: dict[str, Any] = {
+            "command": " ".join(["python benchmarks/quality_time.py", *sys.argv[1:]]),
+            "date": kept["date"],
+        }
+        note["machine"] = {"cpus": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__}
+        if options.search:
+            kept["searches"].setdefault(data, {})[method] = note | in_own_process(search, data, method)
+        else:
+            runs = [in_own_process(METHODS[method], data, seed, options.quick) for seed in options.seeds]
+            runs = [{"seed": seed, **run} for seed, run in zip(options.seeds, runs, strict=True)]
+            kept["results"].setdefault(data, {})[method] = note | {"published": PUBLISHED[data], "runs": runs}
+            print(line(data, method, kept["results"][data][method]), file=sys.stderr, flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    print(table(kept["results"]))
+    if options.plot:
+        print(f"\n{draw(kept['results'], options.plot)}")
+
+
+if __name__ == "__main__":
+    main()
