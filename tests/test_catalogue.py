@@ -134,19 +134,18 @@ def test_a_temperature_of_zero_is_refused():
         log_partition(torch.ones(1, 2), torch.ones(1, 2), 0.0)
 
 
-def by_head(queries, items, tau, positives, weights, budget):
+def by_head(queries, items, tau, positives, weights, budget, **options):
     """Gradients of sum(weights * (partition[owner] * 2 - positive / tau)) by CatalogueHead."""
-    head = CatalogueHead(budget)
+    head = CatalogueHead(budget, **options)
     scores, partitions = [], []
     for start, stop in head.begin(queries, items, tau):
         block = positives.slice(start, stop)
-        positive, partition, _ = head.forward(start, stop, block, block.owner(), block.indices)
-        positive.requires_grad_()
-        partition.requires_grad_()
+        made = head.forward(start, stop, block)
+        positive, partition = made.scores.requires_grad_(), made.partition.requires_grad_()
         part = weights[int(positives.indptr[start]) : int(positives.indptr[stop])]
         finite = partition.masked_fill(partition == -math.inf, 0.0)
         value = (part * (finite[block.owner()] * 2 - positive / tau)).sum()
-        head.backward(*torch.autograd.grad(value, (positive, partition)), block.owner())
+        head.backward(*torch.autograd.grad(value, (positive, partition)))
         scores.append(positive.detach())
         partitions.append(partition.detach())
     return torch.cat(scores), torch.cat(partitions), [gradient.clone() for gradient in head.gradients()]
@@ -216,5 +215,58 @@ def test_the_head_reads_the_kth_best_score_off_the_same_pass(n_items):
     head = CatalogueHead()
     for start, stop in head.begin(queries, items, 0.3):
         block = positives.slice(start, stop)
-        *_, threshold = head.forward(start, stop, block, block.owner(), block.indices, k=20)
-        assert_close(threshold, (queries @ items.T)[start:stop].topk(20).values[:, -1])
+        made = head.forward(start, stop, block, k=20)
+        assert_close(made.threshold, (queries @ items.T)[start:stop].topk(20).values[:, -1])
+
+
+@pytest.mark.parametrize("n_items", [40, 2000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_head_counts_the_negatives_above_a_level(n_items, dtype):
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(7, 8, generator=generator, dtype=dtype)
+    items = torch.randn(n_items, 8, generator=generator, dtype=dtype)
+    positives = random_lists(7, n_items, generator, share=0.05)
+    level = torch.randn(7, generator=generator, dtype=dtype)
+    scores = queries @ items.T
+    scores[positives.owner(), positives.indices] = -math.inf
+    over = (scores - level.unsqueeze(1)).clamp(min=0)
+    head = CatalogueHead(3 * 64 * dtype.itemsize)
+    for start, stop in head.begin(queries, items, 0.3):
+        count, excess = head.forward(start, stop, positives.slice(start, stop), level=level[start:stop]).above
+        assert torch.equal(count, (over[start:stop] > 0).sum(1).to(dtype))
+        assert_close(excess, over[start:stop].sum(1), rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    n_items=st.integers(2, 400),
+    rows=st.integers(1, 12),
+    width=st.sampled_from([32, 64, 4096]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_the_head_in_bfloat16_gives_the_same_partitions_and_nearly_the_same_gradients(
+    seed, n_items, rows, width, dtype
+):
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.nn.functional.normalize(torch.randn(9, 8, generator=generator, dtype=dtype))
+    items = torch.nn.functional.normalize(torch.randn(n_items, 8, generator=generator, dtype=dtype))
+    positives = random_lists(9, n_items - 1, generator)
+    weights = torch.rand(positives.indices.numel(), generator=generator, dtype=dtype)
+    whole = by_head(queries, items, 0.2, positives, weights, budget=2**20)
+    stride = -(-n_items // 32) * 32
+    half = by_head(queries, items, 0.2, positives, weights, rows * stride * 2, half=True, half_width=width)
+    assert_close(half[0], whole[0])
+    assert_close(half[1], whole[1])
+    for found, expected in zip(half[2], whole[2], strict=True):
+        assert (found - expected).norm() <= 0.02 * expected.norm() + 1e-9
+
+
+def test_scores_that_must_be_shifted_are_kept_in_float32():
+    generator = torch.Generator().manual_seed(0)
+    queries, items = torch.randn(6, 8, generator=generator) * 50, torch.randn(100, 8, generator=generator)
+    positives = random_lists(6, 100, generator)
+    weights = torch.ones(positives.indices.numel())
+    whole = by_head(queries, items, 0.2, positives, weights, budget=2**20)
+    half = by_head(queries, items, 0.2, positives, weights, budget=2**20, half=True)
+    assert_close(half, whole, rtol=0, atol=0)

@@ -7,20 +7,23 @@ differentiable function; :class:`CatalogueHead` is the same arithmetic by hand, 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from topshelf import kernels
 from topshelf.errors import positive
 from topshelf.ragged import Ragged
-from topshelf.ranking import count_above, kth_best, top_k
+from topshelf.ranking import count_above, top_k
 
 __all__ = ["CatalogueHead", "Workspace", "count_above", "log_partition", "top_k"]
 
 # exp() of +-60 and the sum of a billion such terms stay inside float32, so no shift by the row maximum is needed.
 _SAFE_LOGIT = 60.0
+_EVERY = slice(None)
 
 
 class Workspace:
@@ -29,7 +32,7 @@ class Workspace:
     ``budget`` is in bytes. One tile of scores never exceeds it (but holds at least one column).
     """
 
-    def __init__(self, budget: int = 256 * 2**20) -> None:
+    def __init__(self, budget: int = 512 * 2**20) -> None:
         self.budget = int(positive("budget", budget))
         self.stamp = 0  # counts the loans, so that a backward pass knows whether its tile is still there
         self._buffer: Tensor | None = None
@@ -131,7 +134,7 @@ class _LogPartition(torch.autograd.Function):
                 total *= torch.exp(shift - base)
                 shift = higher
                 tile -= base.unsqueeze(1)
-            total += tile.exp_().sum(1)
+            _exp_sums(tile, total)
         result = torch.log(total) + shift.masked_fill(shift == -math.inf, 0.0)
         ctx.tiles, ctx.tau, ctx.stamp = tiles, tau, workspace.stamp
         # One tile holds everything: its exponentials serve the backward pass as they are.
@@ -168,8 +171,18 @@ def _is_safe(scaled: Tensor, items: Tensor) -> bool:
     return bool(scaled.norm(dim=1).max() * items.norm(dim=1).max() <= _SAFE_LOGIT)
 
 
+@dataclass(frozen=True)
+class Block:
+    """What a block of B queries with P positives shows of its scores."""
+
+    scores: Tensor  # (P,), of the positives
+    partition: Tensor  # (B,), log-partitions
+    threshold: Tensor | None = None  # (B,), k-th best score of all items, where ``k`` was given
+    above: tuple[Tensor, Tensor] | None = None  # (B,) and (B,): negatives above ``level``, and by how much in all
+
+
 class CatalogueHead:
-    r"""Forward and backward over a catalogue, a block of queries at a time, while the block's scores are in the cache.
+    r"""Forward and backward over a catalogue, a block of queries at a time, with the block's scores kept between them.
 
     For each block the caller gets the scores of its positives :math:`s_i` and its log-partitions :math:`z`, and hands
     back their gradients; the gradients of both tables grow in buffers that are used again at every step. With
@@ -177,78 +190,186 @@ class CatalogueHead:
     :math:`(E I) c` and :math:`E^\top (Q c)` are the whole backward pass: the positives' own gradients ride along in
     the places of E that the exclusion left at zero. Three products in all, no recomputation, no fresh large tensor.
 
-    A block's scores take about ``cached`` bytes, to stay in the last-level cache, but a block has ``least_rows``
-    queries, to keep the products busy, as long as ``budget`` bytes allow it.
+    A block has as many queries as its scores fit ``budget`` bytes: the more, the busier the products. With ``half`` E
+    is kept, and the two products of the backward pass are made, in bfloat16 with float32 sums; partitions and losses
+    stay float32. (Scores beyond +-60 must be shifted by their maxima; E then stays float32 too.)
     """
 
-    def __init__(self, budget: int = 256 * 2**20, *, cached: int = 16 * 2**20, least_rows: int = 256) -> None:
+    def __init__(self, budget: int = 512 * 2**20, *, half: bool = False, half_width: int = 2048) -> None:
         self.budget = int(positive("budget", budget))
-        self.cached, self.least_rows = cached, least_rows
-        self._tile = torch.empty(0)
-        self._gradients = (torch.empty(0), torch.empty(0))
+        self.wants_half, self.half_width = half, half_width
+        self._buffers: dict[str, Tensor] = {}
 
     def begin(self, queries: Tensor, items: Tensor, tau: float) -> list[tuple[int, int]]:
         """Take the tables of a step; the blocks to go through, as (start, stop) of the queries."""
         self.tau = positive("tau", tau)
-        self.scaled, self.items = queries / tau, items
+        self.n_items, dim = items.shape
+        self.scaled = queries / tau
         self.needs_shift = not _is_safe(self.scaled, items)
-        n, n_items = queries.size(0), items.size(0)
-        self.stride = -(-n_items // 32) * 32  # rows that start on a cache line make the product faster
-        row = self.stride * items.element_size()
-        rows = max(1, min(max(self.least_rows, self.cached // row), self.budget // row))
-        rows = -(-n // max(1, -(-n // rows)))  # blocks of one size
-        if (
-            self._tile.numel() < rows * self.stride
-            or self._tile.dtype != items.dtype
-            or self._tile.device != items.device
-        ):
-            self._tile = items.new_empty(rows * self.stride)
-        if self._gradients[0].shape != queries.shape or self._gradients[1].shape != items.shape:
-            self._gradients = (torch.empty_like(queries), torch.empty_like(items))
-        self._gradients[1].zero_()
+        self.half = self.wants_half and not self.needs_shift
+        stride = -(-self.n_items // 32) * 32  # whole cache lines make the products faster
+        self.items = self._padded(items, stride)
+        width = self.half_width if self.half else stride
+        self.tiles = [(first, min(width, stride - first)) for first in range(0, stride, width)]
+        row = stride * items.element_size() // (2 if self.half else 1)
+        n = queries.size(0)
+        n_blocks = max(1, -(-n // max(1, self.budget // row)))
+        rows = -(-n // n_blocks)  # blocks of one size
+        self.kept = self._buffer("kept", rows * stride, torch.bfloat16 if self.half else items.dtype, items.device)
+        if self.half:
+            self.scratch = self._buffer("scratch", rows * width, items.dtype, items.device)
+            self.half_items = self._buffer("half items", stride * dim, torch.bfloat16, items.device).view(stride, dim)
+            self.half_items.copy_(self.items)
+        self.to_queries = self._buffer("to queries", n * dim, items.dtype, items.device).view(n, dim)
+        self.to_items = self._buffer("to items", stride * dim, items.dtype, items.device).view(stride, dim)
+        self.to_items.zero_()
         return [(start, min(start + rows, n)) for start in range(0, n, rows)]
 
     def forward(
-        self, start: int, stop: int, exclude: Ragged, owner: Tensor, item: Tensor, k: int | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Positive scores (P,), log-partitions (B,), and with ``k`` the k-th best scores (B,), of one block.
+        self,
+        start: int,
+        stop: int,
+        exclude: Ragged,
+        chosen: Tensor | None = None,
+        *,
+        k: int | None = None,
+        level: Tensor | None = None,
+    ) -> Block:
+        """Scores and partitions of one block of queries, B = stop - start.
 
-        ``exclude`` holds the block's lists; ``owner`` (0 to B - 1) and ``item`` its positives, all of them excluded.
+        ``exclude``: the block's lists of positives, none of which is in the partition; ``chosen (P,)``: places in
+        ``exclude.indices`` of those that are trained on, in the order of their owners; all when None.
         """
-        padded = self._tile[: (stop - start) * self.stride].view(stop - start, self.stride)
-        tile = padded[:, : self.items.size(0)]
-        torch.mm(self.scaled[start:stop], self.items.T, out=tile)
-        padded[:, self.items.size(0) :] = -math.inf
-        threshold = kth_best(padded, k) * self.tau if k is not None else None
-        self._place = owner * self.stride + item
-        scores = padded.view(-1)[self._place] * self.tau
-        padded.view(-1).index_fill_(0, exclude.owner() * self.stride + exclude.indices, -math.inf)
-        shift = None
-        if self.needs_shift:
-            shift = padded.amax(1)
-            shift.masked_fill_(shift == -math.inf, 0.0)
-            padded -= shift.unsqueeze(1)
-        self._total = padded.exp_().sum(1)
-        partition = self._total.log()
-        self._block = (start, stop, padded)
-        return scores, partition if shift is None else partition + shift, threshold
+        n = stop - start
+        owner, place, by_tile, ends = self._places(exclude, n)
+        logits = torch.empty_like(place, dtype=self.scaled.dtype)
+        total, shift = self.scaled.new_zeros(n), None
+        best = _Best(n, k, total) if k is not None else None
+        above = (torch.zeros_like(total), torch.zeros_like(total)) if level is not None else None
+        for number, (first, width) in enumerate(self.tiles):
+            kept = self._tile(n, first, width)
+            tile = self.scratch[: n * width].view(n, width) if self.half else kept
+            torch.mm(self.scaled[start:stop], self.items[first : first + width].T, out=tile)
+            tile[:, max(0, self.n_items - first) :] = -math.inf
+            if best is not None:
+                best.merge(tile, first)
+            part = by_tile if isinstance(by_tile, slice) else by_tile[ends[number] : ends[number + 1]]
+            inside = place[part] - n * first
+            logits[part] = tile.view(-1)[inside]
+            tile.view(-1).index_fill_(0, inside, -math.inf)
+            if level is not None and above is not None:
+                _excess_counts(tile, level / self.tau, *above)
+            if self.needs_shift:
+                shift = tile.amax(1)
+                shift.masked_fill_(shift == -math.inf, 0.0)
+                tile -= shift.unsqueeze(1)
+            _exp_sums(tile, total, kept if self.half else None)
+        if chosen is not None:
+            owner, place, logits = owner[chosen], place[chosen], logits[chosen]
+        self._block = (start, stop, owner, place, total)
+        partition = total.log() if shift is None else total.log() + shift
+        return Block(
+            logits * self.tau,
+            partition,
+            best.last * self.tau if best is not None else None,
+            (above[0], above[1] * self.tau) if above is not None else None,
+        )
 
-    def backward(self, to_positive: Tensor, to_partition: Tensor, owner: Tensor) -> None:
-        """Add the block's share to the gradients, given those of its positive scores (P,) and partitions (B,)."""
-        start, stop, padded = self._block
-        rate = to_partition / self._total
+    def backward(self, to_positive: Tensor, to_partition: Tensor) -> None:
+        """Add the last block's share to the gradients, given those of its positive scores (P,) and partitions (B,)."""
+        start, stop, owner, place, total = self._block
+        rate = to_partition / total
         # A row whose partition does not matter (or has no items) cannot carry its positives' gradients by its rate.
-        is_idle = ~(rate.abs() > 1e-30) | (self._total == 0)
+        is_idle = ~(rate.abs() > 1e-30) | (total == 0)
         if bool(is_idle.any()):
-            padded[is_idle] = 0.0
+            for first, width in self.tiles:
+                self._tile(stop - start, first, width)[is_idle] = 0.0
             rate = torch.where(is_idle, torch.ones_like(rate), rate)
-        padded.view(-1)[self._place] = to_positive * self.tau / rate[owner]
-        tile = padded[:, : self.items.size(0)]
-        part = self._gradients[0][start:stop]
-        torch.mm(tile, self.items, out=part)
+        self.kept[place] = (to_positive * self.tau / rate[owner]).to(self.kept.dtype)
+        part = self.to_queries[start:stop].zero_()
+        scaled = (self.scaled[start:stop] * rate.unsqueeze(1)).to(self.kept.dtype)
+        for first, width in self.tiles:
+            tile = self._tile(stop - start, first, width)
+            if self.half:
+                part += torch.mm(tile, self.half_items[first : first + width])
+                self.to_items[first : first + width] += torch.mm(tile.T, scaled)
+            else:
+                part.addmm_(tile, self.items[first : first + width])
+                self.to_items[first : first + width].addmm_(tile.T, scaled)
         part *= (rate / self.tau).unsqueeze(1)
-        self._gradients[1].addmm_(tile.T, self.scaled[start:stop] * rate.unsqueeze(1))
 
     def gradients(self) -> tuple[Tensor, Tensor]:
         """Gradients of the queries (Q, d) and the items (I, d); valid until the next ``begin``."""
-        return self._gradients
+        return self.to_queries, self.to_items[: self.n_items]
+
+    def _tile(self, n: int, first: int, width: int) -> Tensor:
+        """The exponentials of items ``first`` and on, (n, width): tiles lie one after the other in the buffer."""
+        return self.kept[n * first : n * (first + width)].view(n, width)
+
+    def _places(self, exclude: Ragged, n: int) -> tuple[Tensor, Tensor, Tensor | slice, list[int]]:
+        """Owners of the excluded, their places in the buffer, and which of them lie in each tile.
+
+        The last two: an order that puts tile after tile, and where each tile's part of it ends.
+        """
+        owner, column = exclude.owner(), exclude.indices
+        if len(self.tiles) == 1:
+            return owner, owner * self.tiles[0][1] + column, _EVERY, [0, column.numel()]
+        number = column // self.tiles[0][1]
+        first, width = (torch.tensor(x, device=column.device)[number] for x in zip(*self.tiles, strict=True))
+        place = n * first + owner * width + column - first
+        by_tile = torch.argsort(number, stable=True)
+        counts = torch.bincount(number, minlength=len(self.tiles))
+        return owner, place, by_tile, [0, *counts.cumsum(0).tolist()]
+
+    def _padded(self, items: Tensor, stride: int) -> Tensor:
+        if stride == items.size(0):
+            return items
+        padded = self._buffer("items", stride * items.size(1), items.dtype, items.device).view(stride, -1)
+        padded[: items.size(0)] = items
+        padded[items.size(0) :] = 0.0
+        return padded
+
+    def _buffer(self, name: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < size or buffer.dtype != dtype or buffer.device != device:
+            buffer = self._buffers[name] = torch.empty(size, dtype=dtype, device=device)
+        return buffer[:size]
+
+
+class _Best:
+    """The k best scores of each row, over tiles."""
+
+    def __init__(self, n: int, k: int, like: Tensor) -> None:
+        self.values = like.new_full((n, k), -math.inf)
+        self.indices = torch.full((n, k), -1, device=like.device)
+
+    def merge(self, tile: Tensor, first: int) -> None:
+        if kernels.fits(tile):
+            kernels.keep_best(tile, self.values, self.indices, first)
+            return
+        k = self.values.size(1)
+        best = tile.topk(min(k, tile.size(1)), dim=1).values
+        self.values = torch.cat([self.values, best], 1).topk(k, dim=1).values
+
+    @property
+    def last(self) -> Tensor:
+        return self.values[:, -1]
+
+
+def _exp_sums(tile: Tensor, total: Tensor, half: Tensor | None = None) -> None:
+    """Exponentials in place, or into ``half``; their sums are added to ``total``."""
+    if kernels.fits(tile, total):
+        kernels.exp_sums(tile, total, half)
+        return
+    total += tile.exp_().sum(1)
+    if half is not None:
+        half.copy_(tile)
+
+
+def _excess_counts(tile: Tensor, level: Tensor, count: Tensor, excess: Tensor) -> None:
+    if kernels.fits(tile, level):
+        kernels.excess_counts(tile, level, count, excess)
+        return
+    over = (tile - level.unsqueeze(1)).clamp_(min=0)
+    count += (over > 0).sum(1)
+    excess += over.sum(1)

@@ -27,11 +27,13 @@ _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(-2.12194440e-4)
 _C2, _C3, _C4, _C5, _C6 = (np.float32(1 / x) for x in (2, 6, 24, 120, 720))
 _ONE, _HALF, _BIAS, _LOWEST, _ZERO = (np.float32(x) for x in (1, 0.5, 127, -87, 0))
+_TINY = np.float32(1e-12)
 _SHIFT = np.int32(23)
 _ROUND, _HIGH = np.uint32(0x7FFF), np.uint32(16)
 _LAST = np.uint32(1)
 _CHUNK = 64
 _LEAST_GROUPS = 256
+_CACHED = 4096
 _HIGHEST_KEY = np.int32(0x7FFFFFFF)
 _LOWEST_KEY = -0x7F7FFFFF  # of the lowest number above -inf
 
@@ -84,6 +86,31 @@ def excess_counts(tile: np.ndarray, level: np.ndarray, count: np.ndarray, excess
             found += max(over, _ZERO)
         count[b] += n
         excess[b] += found
+
+
+@_jit
+def unit_rows(table: np.ndarray, unit: np.ndarray, norm: np.ndarray) -> None:
+    for b in range(table.shape[0]):
+        row, made, square = table[b], unit[b], _ZERO
+        for j in range(row.shape[0]):
+            square += row[j] * row[j]
+        norm[b] = max(np.sqrt(square), _TINY)
+        scale = _ONE / norm[b]
+        for j in range(row.shape[0]):
+            made[j] = row[j] * scale
+
+
+@_jit
+def unit_rows_gradient(gradient: np.ndarray, unit: np.ndarray, norm: np.ndarray, result: np.ndarray) -> None:
+    for b in range(gradient.shape[0]):
+        row, made, out, along = gradient[b], unit[b], result[b], _ZERO
+        for j in range(row.shape[0]):
+            along += row[j] * made[j]
+        scale = _ONE / norm[b]
+        if norm[b] <= _TINY:  # the length was held up, so it does not depend on the row
+            along = _ZERO
+        for j in range(row.shape[0]):
+            out[j] = (row[j] - along * made[j]) * scale
 
 
 # The best k of a row. Where order matters scores are compared as whole numbers (:func:`to_keys`): NaN and the two
@@ -224,3 +251,32 @@ def merge(
         else:
             best[place], names[place] = old[i], old_places[i]
             i += 1
+
+
+@_jit
+def hide(tile: np.ndarray, starts: np.ndarray, stops: np.ndarray, indices: np.ndarray, first: int) -> None:
+    width = tile.shape[1]
+    for b in range(tile.shape[0]):
+        for p in range(starts[b], stops[b]):
+            place = indices[p] - first
+            if 0 <= place < width:
+                tile[b, place] = -np.inf
+
+
+@_jit
+def count_above(
+    scores: np.ndarray, starts: np.ndarray, stops: np.ndarray, indices: np.ndarray, above: np.ndarray, equal: np.ndarray
+) -> None:
+    for b in range(scores.shape[0]):
+        row = scores[b]
+        for first in range(0, row.shape[0], _CACHED):  # a part stays in the nearest cache while every target passes by
+            part = row[first : first + _CACHED]
+            for p in range(starts[b], stops[b]):
+                mine, over, level = row[indices[p]], np.int32(0), np.int32(0)
+                for j in range(part.shape[0]):
+                    over = np.int32(over + np.int32(part[j] > mine))
+                    level = np.int32(level + np.int32(part[j] == mine))
+                above[p] += over
+                equal[p] += level
+        for p in range(starts[b], stops[b]):
+            equal[p] -= 1  # the target itself

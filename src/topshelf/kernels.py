@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,6 +52,17 @@ def excess_counts(tile: Tensor, level: Tensor, count: Tensor, excess: Tensor) ->
     _share_rows(_compiled().excess_counts, *tile.shape, *arrays)
 
 
+def unit_rows(table: Tensor, unit: Tensor, norm: Tensor) -> None:
+    """Rows divided by their lengths: table (N, d) to unit (N, d), lengths (at least 1e-12) to norm (N,)."""
+    _share_rows(_compiled().unit_rows, *table.shape, *(x.numpy() for x in (table, unit, norm)))
+
+
+def unit_rows_gradient(gradient: Tensor, unit: Tensor, norm: Tensor, result: Tensor) -> None:
+    """The gradient of :func:`unit_rows`: that of unit (N, d) to that of table (N, d)."""
+    arrays = (x.numpy() for x in (gradient, unit, norm, result))
+    _share_rows(_compiled().unit_rows_gradient, *gradient.shape, *arrays)
+
+
 def keep_best(tile: Tensor, values: Tensor, indices: Tensor, first: int = 0) -> None:
     """Merge a tile of scores into each row's best so far, best first, equal scores in the order they came.
 
@@ -60,6 +72,35 @@ def keep_best(tile: Tensor, values: Tensor, indices: Tensor, first: int = 0) -> 
     _share_rows(_compiled().keep_best, *tile.shape, tile.numpy(), values.numpy(), indices.numpy(), first=first)
 
 
+def hide(tile: Tensor, indptr: Tensor, indices: Tensor, first: int = 0) -> None:
+    """Set each row's listed items to -inf.
+
+    Shapes: tile (B, W) float32, scores of the items ``first`` and on; indptr (B + 1,) and indices (P,): a list of
+        items a row, which may name items outside the tile.
+    """
+    per_row = indices.numel() // max(1, tile.size(0))
+    arrays = (x.numpy() for x in (tile, indptr[:-1], indptr[1:]))  # where each list begins and ends goes with its row
+    _share_rows(_compiled().hide, tile.size(0), per_row, *arrays, indices=indices.numpy(), first=first)
+
+
+def count_above(scores: Tensor, indptr: Tensor, indices: Tensor, above: Tensor, equal: Tensor) -> None:
+    """Add how many scores of its row are above each listed item's, and how many others are equal to it.
+
+    Shapes: scores (B, I) float32; indptr (B + 1,) and indices (P,): a list of items a row; above, equal (P,) int64.
+    """
+    arrays = (x.numpy() for x in (scores, indptr[:-1], indptr[1:]))
+    n_rows, width = scores.shape
+    _share_rows(
+        _compiled().count_above,
+        n_rows,
+        width,
+        *arrays,
+        indices=indices.numpy(),
+        above=above.numpy(),
+        equal=equal.numpy(),
+    )
+
+
 def _compiled() -> ModuleType:
     # Half a second for numba, and a command that never scores a catalogue need not pay it.
     from topshelf import compiled
@@ -67,7 +108,7 @@ def _compiled() -> ModuleType:
     return compiled
 
 
-def _share_rows(kernel: Callable[..., None], n_rows: int, width: int, *arrays: np.ndarray, **same: int) -> None:
+def _share_rows(kernel: Callable[..., None], n_rows: int, width: int, *arrays: np.ndarray, **same: Any) -> None:
     if n_rows == 0:
         return
     n_threads = min(torch.get_num_threads(), n_rows, max(1, n_rows * width // _LEAST_CELLS))

@@ -202,7 +202,7 @@ def test_a_small_workspace_changes_nothing(model, positives):
 def test_what_was_scored_is_handed_on_without_its_graph(model, positives):
     batch = a_batch(positives)
     _, scored = Objective(model, BPR(), Catalogue(), positives)(batch, stream(0))
-    assert not any(tensor.requires_grad for tensor in vars(scored).values())
+    assert not any(tensor.requires_grad for tensor in scored)
     everything = table(model)
     assert_close((scored.queries @ scored.items.T).tolist(), [everything[query] for query in batch.query.tolist()])
 
@@ -211,7 +211,9 @@ def test_a_loss_of_every_pair_refuses_a_batch_that_would_not_fit(monkeypatch):
     monkeypatch.setattr(objective_module, "_DENSE_BYTES", 100)
     with pytest.raises(ConfigError, match=r"every pair of a positive and a negative: .* smaller train\.batch_size"):
         fit(
-            make_config({"k": 3, "loss": {"name": "bpr"}, "negatives": {"kind": "catalogue"}, "train": {"epochs": 1}}),
+            make_config(
+                {"k": 3, "loss": {"name": "bpr"}, "negatives": {"kind": "shared", "n": 20}, "train": {"epochs": 1}}
+            ),
             Dataset("generated", make_split(generate(20, 30, interactions_per_user=5))),
         )
 
@@ -224,7 +226,7 @@ def test_blocks_give_the_same_loss_and_gradients_as_one_piece(order, loss):
     torch.manual_seed(0)
     model, positives = build_model(config, 80, 50), split.train.ragged()
     objective = build_objective(config, model, positives)
-    objective.head = CatalogueHead(cached=7 * 64 * 4, least_rows=1)  # blocks of seven queries
+    objective.head = CatalogueHead(7 * 64 * 4)  # blocks of seven queries
     if loss["name"] == "slatk":
         objective.loss.threshold.uniform_(-0.2, 0.2)
     batch = next(Batches(positives, 50, order=order, size=60).epoch(stream(0)))
@@ -235,4 +237,28 @@ def test_blocks_give_the_same_loss_and_gradients_as_one_piece(order, loss):
     number, _ = objective.backward(batch, stream(1))
     assert objective.by_blocks
     assert number == pytest.approx(value.item(), rel=1e-6)
+    assert_close([parameter.grad for parameter in model.parameters()], expected, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("order", ["query", "pair"])
+@pytest.mark.parametrize("budget", [1, 20_000, 2**20])
+@pytest.mark.parametrize("loss", [{"name": "bpr"}, {"name": "slatk", "distance": "sigmoid"}])
+def test_every_pair_by_blocks_gives_the_same_loss_and_gradients_as_one_piece(order, budget, loss):
+    split = make_split(generate(80, 50, interactions_per_user=8, seed=1), seed=0)
+    config = resolve(make_config({"k": 5, "loss": loss, "negatives": {"kind": "catalogue"}}))
+    torch.manual_seed(0)
+    model, positives = build_model(config, 80, 50), split.train.ragged()
+    objective = build_objective(config, model, positives)
+    batch = next(Batches(positives, 50, order=order, size=60).epoch(stream(0)))
+    value, _ = objective(batch, stream(1))
+    value.backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    objective.workspace = Workspace(budget)
+    assert len(objective._affordable(batch, 50)) == {1: batch.query.numel(), 2**20: 1}.get(
+        budget, len(objective._affordable(batch, 50))
+    )
+    number, _ = objective.backward(batch, stream(1))
+    assert not objective.by_blocks
+    assert number == pytest.approx(value.item(), rel=1e-5)
     assert_close([parameter.grad for parameter in model.parameters()], expected, rtol=1e-4, atol=1e-7)

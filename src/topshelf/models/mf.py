@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from topshelf.errors import at_least, one_of
 from topshelf.models.base import Model
+from topshelf.models.unit import unit_rows
 
 
 class MF(Model):
@@ -42,4 +43,4 @@ class MF(Model):
         queries = self.query_vectors if rows is None else F.embedding(rows, self.query_vectors, sparse=self.sparse_rows)
         if self.score == "dot":
             return queries, self.item_vectors
-        return F.normalize(queries, dim=1), F.normalize(self.item_vectors, dim=1)
+        return unit_rows(queries), unit_rows(self.item_vectors)

@@ -25,6 +25,33 @@ class Batch:
     positives: Ragged  # Q lists: all training positives of each query
     is_whole: bool  # whether the P positives are all of them, in the same order
 
+    def counts(self) -> Tensor:
+        """How many of the P positives each query has, (Q,)."""
+        return self.positives.counts if self.is_whole else torch.bincount(self.owner, minlength=self.query.numel())
+
+    def part(self, start: int, stop: int) -> Batch:
+        """The queries ``start`` to ``stop``."""
+        if start == 0 and stop == self.query.numel():
+            return self
+        if self.is_whole:
+            first, last = int(self.positives.indptr[start]), int(self.positives.indptr[stop])
+        else:
+            first, last = torch.searchsorted(self.owner, torch.tensor([start, stop], device=self.owner.device)).tolist()
+        return Batch(
+            self.query[start:stop],
+            self.owner[first:last] - start,
+            self.item[first:last],
+            self.positives.slice(start, stop),
+            self.is_whole,
+        )
+
+    def chosen(self) -> Tensor | None:
+        """Where the P positives are in ``positives.indices``; None when they are all of them."""
+        if self.is_whole:
+            return None
+        span = int(self.positives.indices.max()) + 1
+        return torch.searchsorted(self.positives.owner() * span + self.positives.indices, self.owner * span + self.item)
+
 
 class Batches:
     """The batches of an epoch, in an order that only the generator decides.

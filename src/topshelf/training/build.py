@@ -76,6 +76,7 @@ def build_objective(config: RunConfig, model: Model, positives: Ragged) -> Objec
         positives,
         effective_n=config.negatives.effective_n,
         workspace=Workspace(config.train.workspace_mib * 2**20),
+        half=config.train.precision == "bfloat16",
     )
 
 

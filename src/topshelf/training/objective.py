@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.catalogue import CatalogueHead, Workspace, log_partition
+from topshelf.catalogue import Block, CatalogueHead, Workspace, log_partition
 from topshelf.errors import ConfigError
 from topshelf.losses import Loss, SLatK
 from topshelf.models import Model
 from topshelf.negatives import Catalogue, Draw, InBatch, Negatives, PerQuery, Population, sampled_scores
 from topshelf.ragged import Ragged
+from topshelf.thresholds import counted_step, score_spread
 from topshelf.training.batches import Batch
 
 # The paper's number of sampled negatives; see docs/losses.md on why the exact catalogue is scaled to it.
 DEFAULT_EFFECTIVE_N = 1000
 _DENSE_BYTES = 2 * 2**30
+_PAIR_COPIES = 6  # tables of margins that a loss and its backward pass hold at once
 
 
-@dataclass(frozen=True)
-class Scored:
-    """What a step computed on its way to the loss, detached, for the threshold estimators."""
+# What a step does to the thresholds of its queries: nothing, set them to the exact ones, or follow at a rate.
+InStep = Literal["exact"] | tuple[Literal["follow"], float] | None
+
+
+class Scored(NamedTuple):
+    """What a step computed on its way to the loss, detached."""
 
     queries: Tensor  # (Q, d)
     items: Tensor  # (I, d)
@@ -46,6 +51,7 @@ class Objective:
         *,
         effective_n: int | None = None,
         workspace: Workspace | None = None,
+        half: bool = False,
     ) -> None:
         self.model, self.loss, self.negatives = model, loss, negatives
         self.population = Population.of(positives, model.n_items)
@@ -53,25 +59,36 @@ class Objective:
             effective_n = DEFAULT_EFFECTIVE_N
         self.effective_n = effective_n
         self.workspace = workspace or Workspace()
-        self.head = CatalogueHead(self.workspace.budget)
+        self.head = CatalogueHead(self.workspace.budget, half=half)
+        if half and not self.by_blocks:
+            raise ConfigError(
+                "train.precision = 'bfloat16' is for losses of the softmax family over the whole catalogue "
+                "(negatives.kind = 'catalogue'); set train.precision = 'float32'"
+            )
 
     @property
     def shares_negatives(self) -> bool:
         """Whether the queries of a batch look at the same items; else every pair has negatives of its own."""
         return not isinstance(self.negatives, PerQuery)
 
-    def backward(self, batch: Batch, generator: torch.Generator, *, refresh: bool = False) -> tuple[float, Scored]:
+    def backward(self, batch: Batch, generator: torch.Generator, in_step: InStep = None) -> tuple[float, Scored]:
         """The loss as a number, its gradients added to the parameters'.
 
-        ``refresh`` also sets the thresholds of the batch's queries to their exact K-th best scores, before the loss is
-        taken (only where ``by_blocks``). A loss that is not finite leaves the parameters' gradients alone.
+        ``in_step`` moves the thresholds of the batch's queries before the loss is taken (only where ``by_blocks``). A
+        loss that is not finite leaves the parameters' gradients alone.
         """
-        if self.by_blocks:
-            return self._backward_by_blocks(batch, refresh)
-        value, scored = self(batch, generator)
-        number = value.item()
+        if not isinstance(self.negatives, Catalogue) or not self.loss.is_separable:
+            value, scored = self(batch, generator)
+            number = value.item()
+            if math.isfinite(number):
+                value.backward()
+            return number, scored
+        queries, items = self.model.encode(batch.query)
+        assert isinstance(queries, Tensor)
+        scored = Scored(queries.detach(), items.detach())
+        number, gradients = self._by_blocks(batch, scored, in_step) if self.by_blocks else self._by_pairs(batch, scored)
         if math.isfinite(number):
-            value.backward()
+            torch.autograd.backward([queries, items], list(gradients))
         return number, scored
 
     @property
@@ -79,30 +96,79 @@ class Objective:
         """Whether the exact catalogue is gone through by blocks of queries, forward and backward at once."""
         return isinstance(self.negatives, Catalogue) and self.loss.accepts_partition and self.loss.is_separable
 
-    def _backward_by_blocks(self, batch: Batch, refresh: bool) -> tuple[float, Scored]:
-        queries, items = self.model.encode(batch.query)
-        assert isinstance(queries, Tensor)
-        scale = self._scale(items.size(0))
-        ends = batch.positives.indptr if batch.is_whole else torch.searchsorted(batch.owner, _steps(queries))
-        k = self.loss.k if refresh and isinstance(self.loss, SLatK) else None
+    def _by_blocks(self, batch: Batch, scored: Scored, in_step: InStep) -> tuple[float, tuple[Tensor, Tensor]]:
+        """Losses that need no more of the negatives than their partition: the loss, and the tables' gradients."""
+        scale = self._scale(scored.items.size(0))
+        spread = score_spread(*scored) if isinstance(in_step, tuple) else None
         number = 0.0
-        for start, stop in self.head.begin(queries.detach(), items.detach(), self.loss.tau):
-            part = slice(int(ends[start]), int(ends[stop]))
-            query, owner = batch.query[start:stop], batch.owner[part] - start
-            exclude = batch.positives.slice(start, stop)
-            positive, partition, threshold = self.head.forward(start, stop, exclude, owner, batch.item[part], k)
-            if threshold is not None:
-                self.loss.get_buffer("threshold")[query] = threshold
-            positive.requires_grad_()
-            partition.requires_grad_()
-            share = positive.numel() / batch.item.numel()
-            value = share * self.loss(positive, owner=owner, query=query, log_partition=partition - scale)
-            to_positive, to_partition = torch.autograd.grad(value, (positive, partition))
-            self.head.backward(to_positive, to_partition, owner)
+        for start, stop in self.head.begin(*scored, self.loss.tau):
+            part = batch.part(start, stop)
+            if isinstance(self.loss, SLatK) and in_step is not None:
+                block = self._moved_thresholds(part, start, stop, in_step, spread)
+            else:
+                block = self.head.forward(start, stop, part.positives, part.chosen())
+            positive, partition = block.scores.requires_grad_(), block.partition.requires_grad_()
+            value = self.loss(positive, owner=part.owner, query=part.query, log_partition=partition - scale)
+            value = value * (positive.numel() / batch.item.numel())
+            self.head.backward(*torch.autograd.grad(value, (positive, partition)))
             number += value.item()
-        if math.isfinite(number):
-            torch.autograd.backward([queries, items], list(self.head.gradients()))
-        return number, Scored(queries.detach(), items.detach())
+        return number, self.head.gradients()
+
+    def _moved_thresholds(self, part: Batch, start: int, stop: int, in_step: InStep, spread: Tensor | None) -> Block:
+        """The block's scores, with its queries' thresholds set or moved by what they show."""
+        loss = self.loss
+        assert isinstance(loss, SLatK)
+        if in_step == "exact":
+            block = self.head.forward(start, stop, part.positives, part.chosen(), k=loss.k)
+            assert block.threshold is not None
+            loss.threshold[part.query] = block.threshold
+            return block
+        assert isinstance(in_step, tuple)
+        assert spread is not None
+        level = loss.threshold[part.query]
+        block = self.head.forward(start, stop, part.positives, part.chosen(), level=level)
+        assert block.above is not None
+        loss.threshold[part.query] = counted_step(
+            level, block.scores, part.owner, *block.above, loss.k, spread[start:stop], rate=in_step[1]
+        )
+        return block
+
+    def _by_pairs(self, batch: Batch, scored: Scored) -> tuple[float, tuple[Tensor, Tensor]]:
+        """Losses that look at every pair of a positive and a negative: as many queries at once as the budget holds."""
+        queries, items = scored
+        to_queries, to_items = torch.empty_like(queries), torch.zeros_like(items)
+        number = 0.0
+        for start, stop in self._affordable(batch, items.size(0)):
+            part = batch.part(start, stop)
+            negative = (queries[start:stop] @ items.T).requires_grad_()
+            positive = negative.detach()[part.owner, part.item].requires_grad_()
+            draw = Draw(None, part.positives)
+            value = self.loss(
+                positive,
+                negative,
+                part.owner,
+                query=part.query,
+                mask=draw.mask(items.size(0)),
+                log_q=self._log_q(draw, negative),
+            )
+            value = value * (positive.numel() / batch.item.numel())
+            to_positive, to_negative = torch.autograd.grad(value, (positive, negative))
+            to_negative = to_negative.index_put((part.owner, part.item), to_positive, accumulate=True)
+            torch.mm(to_negative, items, out=to_queries[start:stop])
+            to_items.addmm_(to_negative.T, queries[start:stop])
+            number += value.item()
+        return number, (to_queries, to_items)
+
+    def _affordable(self, batch: Batch, n_items: int) -> list[tuple[int, int]]:
+        """Blocks of queries whose (P, I) margins, the copies a loss makes of them and their gradients fit."""
+        most = max(1, self.workspace.budget // (4 * _PAIR_COPIES * n_items))  # positives, or queries, a block
+        load = torch.maximum(batch.counts(), torch.ones_like(batch.query)).cumsum(0).tolist()
+        blocks, start, before = [], 0, 0
+        for stop in range(1, len(load) + 1):
+            if stop == len(load) or load[stop] - before > most:
+                blocks.append((start, stop))
+                start, before = stop, load[stop - 1]
+        return blocks
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Scored]:
         """The differentiable loss, in one piece."""
@@ -161,7 +227,3 @@ class Objective:
         if draw.log_q is not None:
             return draw.log_q + scale
         return negative.new_full((1,), scale) if scale else None
-
-
-def _steps(queries: Tensor) -> Tensor:
-    return torch.arange(queries.size(0) + 1, device=queries.device)

@@ -13,17 +13,18 @@ from topshelf.models import Model
 from topshelf.negatives import Population, Shared, draw_negatives, sampled_scores
 from topshelf.ragged import Ragged
 from topshelf.training.batches import Batch, Batches
-from topshelf.training.objective import Scored
+from topshelf.training.objective import InStep, Scored
 
 # Scores of one block of queries; bounds the memory of a refresh.
 _BLOCK_CELLS = 2**24
+DEFAULT_RATE = 0.5  # of the incremental estimator
 
 
 class ThresholdSchedule:
     """Moves a loss's thresholds by the chosen estimator: every few epochs for all queries, or at every step.
 
-    ``in_steps``: every query comes once an epoch in a step that makes all its scores, so exact thresholds are to be
-    had there for the price of a partial sort.
+    ``in_steps``: the steps score the whole catalogue, each query once an epoch; exact thresholds, and the counts that
+    the incremental estimator follows, are then read off those scores for the price of one look at them.
     """
 
     def __init__(
@@ -33,13 +34,17 @@ class ThresholdSchedule:
         self.in_steps = in_steps
         self.population = Population.of(positives, n_items)
 
-    def rides_along(self, epoch: int) -> bool:
-        """Whether this epoch's refresh can be read off the scores that its steps make anyway."""
-        return self.in_steps and self.settings.estimator == "exact" and epoch % self.settings.every == 0
+    def in_step(self, epoch: int) -> InStep:
+        """What the objective is to do to the thresholds of its batch, before it takes the loss."""
+        if not self.in_steps:
+            return None
+        if self.settings.estimator == "incremental":
+            return ("follow", self.settings.rate or DEFAULT_RATE)
+        return "exact" if self.settings.estimator == "exact" and epoch % self.settings.every == 0 else None
 
     def before_epoch(self, epoch: int, model: Model, generator: torch.Generator) -> None:
         """Refresh all thresholds in epochs divisible by ``every``, unless the steps do it, as in algorithm 1."""
-        if self.settings.estimator in thresholds.EVERY_STEP or epoch % self.settings.every or self.rides_along(epoch):
+        if self.settings.estimator in thresholds.EVERY_STEP or epoch % self.settings.every or self.in_step(epoch):
             return
         with torch.no_grad():
             queries, items = model.encode()
@@ -69,7 +74,7 @@ class ThresholdSchedule:
     def after_step(self, batch: Batch, scored: Scored, generator: torch.Generator) -> None:
         """Follow the quantile from the step's own vectors, looking at ``n`` items shared by the batch."""
         settings = self.settings
-        if settings.estimator not in thresholds.EVERY_STEP:
+        if settings.estimator not in thresholds.EVERY_STEP or (self.in_steps and settings.estimator == "incremental"):
             return
         draw = Shared(settings.n).draw(batch.positives, batch.item, self.population, generator)
         scores = scored.queries @ scored.items[draw.items].T
@@ -88,7 +93,7 @@ class ThresholdSchedule:
                 self.loss.k,
                 self.n_items - batch.positives.counts,
                 mask=draw.mask(scores.size(1)),
-                rate=settings.rate or 0.5,
+                rate=settings.rate or DEFAULT_RATE,
             )
         # A query may come twice (pairs with negatives of their own); its first row decides, in a fixed order.
         query, row = torch.unique(batch.query, return_inverse=True)

@@ -150,8 +150,8 @@ class Trainer:
         generator = stream(self.seed, _STEP, epoch, step)
         torch.manual_seed(generator.initial_seed())  # for models that draw noise of their own
         self.optimizer.zero_grad(set_to_none=True)
-        refresh = self.schedule is not None and self.schedule.rides_along(epoch)
-        number, scored = self.objective.backward(batch, generator, refresh=refresh)
+        in_step = self.schedule.in_step(epoch) if self.schedule is not None else None
+        number, scored = self.objective.backward(batch, generator, in_step)
         if not math.isfinite(number):
             raise TrainingError(self._diverged(number, epoch, step))
         self.optimizer.step()
