@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topshelf import kernels
+from topshelf.ragged import Ragged, ragged_from_pairs
 
 
 def scores(n_rows: int, width: int, seed: int, spread: float = 5.0) -> torch.Tensor:
@@ -77,29 +78,103 @@ def test_counts_above_a_level_equal_torch(n_rows: int, width: int, seed: int) ->
     torch.testing.assert_close(excess, over.sum(1), rtol=1e-5, atol=1e-4)
 
 
-@settings(deadline=None, max_examples=100)
-@given(st.integers(1, 30), st.integers(1, 300), st.integers(1, 130), st.integers(1, 300), st.integers(0, 10_000))
-def test_best_of_tiles_equal_a_stable_sort(n_rows: int, width: int, k: int, tile: int, seed: int) -> None:
-    table = scores(n_rows, width, seed, spread=2.0).round()  # many ties
-    table[torch.rand(table.shape, generator=torch.Generator().manual_seed(seed)) < 0.1] = -math.inf
-    values, indices = torch.full((n_rows, k), -math.inf), torch.full((n_rows, k), -1)
-    for start in range(0, width, tile):
+def best_by_tiles(table: torch.Tensor, k: int, tile: int) -> tuple[torch.Tensor, torch.Tensor]:
+    values, indices = torch.full((table.size(0), k), -math.inf), torch.full((table.size(0), k), -1)
+    for start in range(0, table.size(1), tile):
         kernels.keep_best(table[:, start : start + tile], values, indices, start)
+    return values, indices
+
+
+def assert_best(table: torch.Tensor, k: int, tile: int) -> None:
+    values, indices = best_by_tiles(table, k, tile)
     wanted, order = table.sort(dim=1, descending=True, stable=True)
-    kept = min(k, width)
+    kept = min(k, table.size(1))
     assert torch.equal(values[:, :kept], wanted[:, :kept])
     assert torch.equal(indices[:, :kept], order[:, :kept].masked_fill(wanted[:, :kept] == -math.inf, -1))
     assert (indices[:, kept:] == -1).all()
+    assert (values[:, kept:] == -math.inf).all()
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 30), st.integers(1, 900), st.integers(1, 130), st.integers(1, 900), st.integers(0, 10_000))
+def test_best_of_tiles_equal_a_stable_sort(n_rows: int, width: int, k: int, tile: int, seed: int) -> None:
+    table = scores(n_rows, width, seed, spread=2.0).round()  # many ties
+    table[torch.rand(table.shape, generator=torch.Generator().manual_seed(seed)) < 0.1] = -math.inf
+    assert_best(table, k, tile)
+
+
+@pytest.mark.parametrize("k", [1, 20, 100, 1000])
+@pytest.mark.parametrize("tile", [1000, 4096, 65_536])
+def test_best_of_wide_rows_equal_a_stable_sort(k: int, tile: int) -> None:
+    table = scores(4, 65_536, k)
+    table[1] = table[1].round()
+    table[2] = 0.0
+    table[3] = table[3].sort().values  # every tile is better than all before it
+    assert_best(table, k, tile)
+
+
+@pytest.mark.parametrize("step", [64, 80, 256, 400])
+def test_best_scores_at_equal_distances_are_all_found(step: int) -> None:
+    table = scores(2, 65_536, 0)
+    table[:, ::step] += 100
+    assert_best(table, 100, 65_536)
+
+
+def test_rows_with_few_scores_left_and_the_ends_of_the_range() -> None:
+    table = torch.full((3, 3000), -math.inf)
+    table[0, 2999] = torch.finfo(torch.float32).min
+    table[1, [5, 7, 2000]] = torch.tensor([-0.0, 0.0, -0.0])
+    table[2, ::2] = math.inf
+    for k in (1, 2, 3, 700):
+        assert_best(table, k, 3000)
+        assert_best(table, k, 1024)
 
 
 @pytest.mark.parametrize("place", [0, 63, 64, 199])
-def test_nan_comes_first_and_stays(place: int) -> None:
+@pytest.mark.parametrize("tile", [50, 200])
+def test_nan_comes_first_and_stays(place: int, tile: int) -> None:
     table = scores(1, 200, 3)
-    table[0, place] = math.nan
-    values, indices = torch.full((1, 5), -math.inf), torch.full((1, 5), -1)
-    kernels.keep_best(table, values, indices)
+    table[0, 100] = math.inf
+    table[0, place] = -math.nan  # with its sign bit set, as the processor makes it
+    values, indices = best_by_tiles(table, 5, tile)
     assert values[0, 0].isnan()
-    assert indices[0, 0] == place
+    assert indices[0, :2].tolist() == [place, 100]
+
+
+def test_more_nan_than_places_leave_the_first_ones() -> None:
+    table = torch.full((1, 500), math.nan)
+    assert best_by_tiles(table, 3, 500)[1].tolist() == [[0, 1, 2]]
+    assert best_by_tiles(table, 3, 100)[1].tolist() == [[0, 1, 2]]
+
+
+def lists(n_rows: int, width: int, seed: int) -> Ragged:
+    chosen = torch.rand(n_rows, width, generator=torch.Generator().manual_seed(seed)) < 0.2
+    return ragged_from_pairs(*chosen.nonzero(as_tuple=True), n_rows)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 20), st.integers(1, 300), st.integers(0, 300), st.integers(0, 1000))
+def test_listed_items_inside_the_tile_are_hidden(n_rows: int, width: int, first: int, seed: int) -> None:
+    hidden = lists(n_rows, 400, seed)
+    tile = scores(n_rows, width, seed)
+    wanted = torch.zeros(n_rows, 700)
+    wanted[hidden.owner(), hidden.indices] = -math.inf
+    wanted = tile + wanted[:, first : first + width]
+    kernels.hide(tile, hidden.indptr, hidden.indices, first)
+    assert torch.equal(tile, wanted)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 20), st.integers(1, 300), st.integers(0, 1000))
+def test_counts_around_targets_equal_torch(n_rows: int, repeated: int, seed: int) -> None:
+    table = scores(n_rows, 100, seed).round().repeat(1, 1 + 60 * (repeated % 2))  # at times wider than a part
+    wanted = lists(n_rows, 100, seed)
+    above, equal = torch.zeros_like(wanted.indices), torch.zeros_like(wanted.indices)
+    kernels.count_above(table, wanted.indptr, wanted.indices, above, equal)
+    rows = table[wanted.owner()]
+    mine = rows.gather(1, wanted.indices.unsqueeze(1))
+    assert torch.equal(above, (rows > mine).sum(1))
+    assert torch.equal(equal, (rows == mine).sum(1) - 1)
 
 
 def test_only_plain_tensors_fit() -> None:
@@ -126,6 +201,7 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
     program = """
 import os, signal, numpy, torch
 from topshelf import kernels
+from topshelf.ragged import Ragged, ragged_from_pairs
 torch.set_num_threads(2)
 tile = torch.from_numpy(numpy.zeros((200, 2000), numpy.float32))  # torch's own threads do not survive a fork
 kernels.exp_sums(tile, torch.zeros(200))

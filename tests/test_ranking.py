@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from topshelf import kernels
 from topshelf.errors import ConfigError, DataError, TopshelfError
 from topshelf.ragged import Ragged, ragged_from_pairs
-from topshelf.ranking import count_above, ranked_tiles, top_k
+from topshelf.ranking import count_above, ranked_rows, ranked_tiles, top_k
 
 
 def integer_vectors(n: int, dim: int, seed: int, spread: int = 2) -> Tensor:
@@ -287,3 +288,43 @@ def test_counting_refuses_nan_scores(query, item):
     targets = Ragged(torch.tensor([0, 1]), torch.tensor([0]))
     with pytest.raises(TopshelfError, match="got NaN for"):
         count_above(torch.tensor([[query]]), torch.tensor([[1.0], [item]]), targets)
+
+
+@pytest.mark.parametrize("tile", [None, 400])
+@pytest.mark.parametrize("k", [1, 10, 300])
+def test_torch_alone_gives_the_same_lists_and_counts(k, tile, monkeypatch):
+    queries, items = integer_vectors(20, 4, seed=20), integer_vectors(1501, 4, seed=21)
+    kind = torch.rand(20, 1501, generator=torch.Generator().manual_seed(22))
+    targets = ragged_from_pairs(*(kind < 0.02).nonzero(as_tuple=True), 20)
+    exclude = ragged_from_pairs(*(kind > 0.7).nonzero(as_tuple=True), 20)
+
+    def everything() -> list[Tensor]:
+        lists = top_k(queries, items, k, exclude=exclude, tile=tile)
+        return [*lists, *count_above(queries, items, targets, exclude=exclude)]
+
+    fast = everything()
+    monkeypatch.setattr(kernels, "fits", lambda *_: False)
+    for found, wanted in zip(everything(), fast, strict=True):
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("workspace", [1, 4 * 40 * 3, 1 << 20])
+def test_lists_and_counts_of_one_product_are_those_of_two(workspace):
+    queries, items = integer_vectors(11, 3, seed=23), integer_vectors(40, 3, seed=24)
+    targets, exclude = random_lists(11, 20, 0.2, seed=25), Ragged(torch.arange(12), torch.arange(20, 31))
+    rows = torch.tensor([3, 1, 10, 4])
+    parts = list(ranked_rows(queries, items, 5, targets, exclude=exclude, rows=rows, workspace=workspace))
+    part, values, indices, above, equal = (torch.cat(some) for some in zip(*parts, strict=True))
+    assert torch.equal(part, rows)
+    wanted = top_k(queries, items, 5, exclude=exclude, rows=rows)
+    assert torch.equal(values, wanted[0])
+    assert torch.equal(indices, wanted[1])
+    counts = count_above(queries, items, targets, exclude=exclude, rows=rows)
+    assert torch.equal(above, counts[0])
+    assert torch.equal(equal, counts[1])
+
+
+def test_no_rows_give_no_counts():
+    targets = Ragged(torch.tensor([0, 1]), torch.tensor([0]))
+    above, equal = count_above(torch.ones(1, 1), torch.ones(3, 1), targets, rows=torch.tensor([], dtype=torch.int64))
+    assert above.shape == equal.shape == (0,)

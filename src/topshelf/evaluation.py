@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from topshelf.errors import ConfigError, DataError, at_least, one_of
 from topshelf.metrics import METRICS, auc, catalogue_coverage, item_exposure, ndcg_at_k, popularity_lift
 from topshelf.ragged import Ragged, merge
-from topshelf.ranking import Queries, count_above, ranked_tiles
+from topshelf.ranking import Queries, ranked_rows, ranked_tiles
 from topshelf.statistics import PairedResult, bootstrap_intervals, paired_test
 
 PROTOCOLS = ("standard", "paper")
@@ -104,8 +104,8 @@ def evaluate(
     Shapes: queries (U, d), or anything that gives rows (:class:`topshelf.ranking.Queries`); items (I, d);
         relevant, train, valid: U lists each; item_counts (I,): popularity, of ``train`` when None.
     To evaluate on validation items, pass them as ``relevant`` and leave ``valid`` out.
-    Cost: one matrix product and one pass over the scores; ``auc`` adds a product, and two comparisons of a
-        user's scores for each relevant item. Memory is bounded by the workspace of the ranking.
+    Cost: one matrix product and two passes over the scores; ``auc`` adds a pass over a user's scores for each of the
+        relevant items. Memory is bounded by the workspace of the ranking.
     """
     cutoffs = _check_cutoffs(cutoffs, items.size(0))
     masked = _masked(one_of("protocol", protocol, PROTOCOLS), train, valid)
@@ -115,9 +115,7 @@ def evaluate(
         users = users[relevant.counts.cpu() > 0]
     if users.numel() == 0:
         raise DataError("relevant must hold at least one item for at least one query, got none to evaluate")
-    per_user, exposure = _rank_users(queries, items, relevant, masked, users, cutoffs)
-    if auc:
-        per_user["auc"] = _user_auc(queries, items, relevant, masked, users)
+    per_user, exposure = _rank_users(queries, items, relevant, masked, users, cutoffs, auc)
     if item_counts is None:
         item_counts = torch.bincount(train.indices.cpu(), minlength=items.size(0))
     extras = {f"coverage@{k}": catalogue_coverage(exposure[k]) for k in cutoffs}
@@ -164,17 +162,30 @@ def compare(first: Evaluation, second: Evaluation, metric: str, **options: Any) 
 
 
 def _rank_users(
-    queries: Queries, items: Tensor, relevant: Ragged, masked: Ragged, users: Tensor, cutoffs: tuple[int, ...]
+    queries: Queries,
+    items: Tensor,
+    relevant: Ragged,
+    masked: Ragged,
+    users: Tensor,
+    cutoffs: tuple[int, ...],
+    with_auc: bool,
 ) -> tuple[dict[str, Tensor], dict[int, Tensor]]:
     """Every metric at every cut-off from one ranking, and how often each item was listed at each cut-off."""
-    names = [f"{name}@{k}" for name in METRICS for k in cutoffs]
+    names = [f"{name}@{k}" for name in METRICS for k in cutoffs] + ["auc"] * with_auc
     table = torch.empty(len(names), users.numel(), dtype=torch.float64)
     n_items, done = items.size(0), 0
     between = {k: torch.zeros(n_items, dtype=torch.int64) for k in cutoffs}
-    for part, _, indices in ranked_tiles(queries, items, cutoffs[-1], exclude=masked, rows=users):
-        indices, wanted = indices.cpu(), _select(relevant, part)
-        hits, n_relevant = _hits(indices, wanted, n_items), wanted.counts
-        columns = [metric(hits[:, :k], n_relevant) for metric in METRICS.values() for k in cutoffs]
+    ranked: Iterable[tuple[Tensor, ...]] = (
+        ranked_rows(queries, items, cutoffs[-1], relevant, exclude=masked, rows=users)
+        if with_auc
+        else ranked_tiles(queries, items, cutoffs[-1], exclude=masked, rows=users)
+    )
+    for part, _, listed, *counts in ranked:
+        indices, wanted = listed.cpu(), _select(relevant, part)
+        hits = _hits(indices, wanted, n_items)
+        columns = [metric(hits[:, :k], wanted.counts) for metric in METRICS.values() for k in cutoffs]
+        if with_auc:
+            columns.append(_user_auc(torch.stack(counts).cpu(), wanted, n_items - masked.counts[part]))
         torch.stack(columns, out=table[:, done : done + part.numel()])
         done += part.numel()
         for above, k in zip((0, *cutoffs), cutoffs, strict=False):
@@ -183,13 +194,9 @@ def _rank_users(
     return dict(zip(names, table, strict=True)), dict(zip(cutoffs, exposure, strict=True))
 
 
-def _user_auc(queries: Queries, items: Tensor, relevant: Ragged, masked: Ragged, users: Tensor) -> Tensor:
-    counts = count_above(queries, items, relevant, exclude=masked, rows=users)
-    wanted = _select(relevant, users)
-    above, equal = (
-        torch.zeros(users.numel(), dtype=torch.int64).index_add_(0, wanted.owner(), count.cpu()) for count in counts
-    )
-    n_candidates = items.size(0) - masked.counts.cpu()[users]
+def _user_auc(counts: Tensor, wanted: Ragged, n_candidates: Tensor) -> Tensor:
+    """AUC of the users (B,), given how many items are above their relevant ones, and beside them: counts (2, P)."""
+    above, equal = torch.zeros(2, len(wanted), dtype=torch.int64).index_add_(1, wanted.owner(), counts)
     return auc(above, equal, wanted.counts, n_candidates)
 
 

@@ -12,13 +12,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from topshelf import kernels
 from topshelf.errors import DataError, TrainingError, at_least, at_most
 from topshelf.ragged import Ragged
 
-WORKSPACE = 64 << 20  # bytes of scores held at once; larger gained nothing in the matrix product
-MAX_TILE = 1 << 16  # items a tile: leaves 256 queries in the default workspace, enough to feed the product
-COUNTING_BLOCK = 1 << 20  # scores compared at once: 4 MiB stay in the cache while every target passes by
-MIN_CHUNK = 32  # below it torch takes maxima much more slowly
+WORKSPACE = 64 << 20  # bytes of scores held at once, at most
+CACHED = 8 << 20  # bytes of scores that stay in the cache while they are masked and searched
+MAX_TILE = 1 << 12  # items a tile: leaves 512 queries in the cache, enough to feed the product
+LEAST_ROWS = 512  # where whole rows of scores are needed, the product matters more than the cache
+COUNTING_BLOCK = 1 << 20  # scores compared at once by torch
 ROW_MULTIPLE = 16  # rows of whole cache lines: the product of 40,988 items took 0.6 of the time
 NO_ITEM = -1
 
@@ -71,28 +73,37 @@ def ranked_tiles(
     at_most("k", at_least("k", k, 1), items.size(0), "the number of items")
     _check_exclude(exclude, len(queries), items.size(0))
     width = _tile_width(items.size(0), tile)
-    board = _Board(items, workspace, width)
+    board = _Board(items, width, workspace)
     for part in torch.split(_all_rows(queries, rows), board.n_rows):
-        board.seat(queries[part], _excluded(exclude, part))
-        values, indices = _merge_item_tiles(board, k, width)
-        if bool(values[:, 0].isnan().any()):  # NaN sorts above every number, so it stands first
-            raise _nan_scores(f"query {int(part[values[:, 0].isnan().to(part.device)][0])}")
-        indices.masked_fill_(values == -torch.inf, NO_ITEM)
-        yield part, values.float(), indices
-
-
-def kth_best(scores: Tensor, k: int) -> Tensor:
-    """The k-th highest of each row: scores (B, W) to (B,). Two short selections where the rows are long."""
-    chunk = MIN_CHUNK
-    if scores.size(1) % chunk or scores.size(1) < 2 * chunk * k:
-        return scores.topk(k, dim=1).values[:, -1]
-    chunks = scores.view(scores.size(0), -1, chunk)
-    chosen = chunks.amax(-1).topk(k, dim=1, sorted=False).indices  # the k best lie in these chunks
-    candidates = chunks.gather(1, chosen.unsqueeze(2).expand(-1, -1, chunk)).flatten(1)
-    return candidates.topk(k, dim=1).values[:, -1]
+        board.seat(queries[part], _select(exclude, part))
+        yield part, *_best(board, k, width, part)
 
 
 @torch.no_grad()
+def ranked_rows(
+    queries: Queries,
+    items: Tensor,
+    k: int,
+    targets: Ragged,
+    *,
+    exclude: Ragged | None = None,
+    rows: Tensor | None = None,
+    workspace: int = WORKSPACE,
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """:func:`ranked_tiles` and :func:`count_above` from one matrix product, whose rows of scores are kept whole.
+
+    Yields (rows (B,), values (B, k), indices (B, k), above (P,), equal (P,)), P being the number of the rows' targets.
+    """
+    at_most("k", at_least("k", k, 1), items.size(0), "the number of items")
+    _check_exclude(exclude, len(queries), items.size(0))
+    board = _Board(items, items.size(0), workspace)
+    for part in torch.split(_all_rows(queries, rows), board.n_rows):
+        board.seat(queries[part], _select(exclude, part))
+        values, indices = _best(board, k, items.size(0), part)
+        wanted = targets.select(part.to(targets.indptr.device)).to(items.device)
+        yield part, values, indices, *_count(board.shown, wanted)
+
+
 def count_above(
     queries: Queries,
     items: Tensor,
@@ -107,104 +118,78 @@ def count_above(
     Shapes: queries (U, d); items (I, d); targets and exclude: U lists each, without a common item; rows (Q,);
         returns two int64 tensors (P,), in the order of ``targets.select(rows)``.
     Excluded items are not counted; the other targets of the query are; the target itself is not.
-    Cost: one matrix product and two comparisons of a row for each of its targets; memory O(workspace + P),
-        but never less than one row of scores.
+    Cost: one matrix product and a pass over a row for each of its targets; memory O(workspace + P), but never less
+        than one row of scores.
     """
-    _check_exclude(exclude, len(queries), items.size(0))
-    if bool(items.isnan().any()):  # NaN is neither above nor beside, and would pass unnoticed
-        raise _nan_scores("an item")
-    rows = _all_rows(queries, rows)
-    wanted = targets.select(rows.to(targets.indptr.device)).to(items.device)
-    above, equal = torch.zeros_like(wanted.indices), torch.zeros_like(wanted.indices)
-    places = Ragged(wanted.indptr, torch.arange(wanted.indices.numel(), device=items.device))
-    board = _Board(items, workspace, items.size(0))
-    # Queries with like numbers of targets share a tile, so that few comparisons are wasted.
-    order = wanted.counts.argsort(descending=True, stable=True)
-    for part in torch.split(order[wanted.counts[order] > 0], board.n_rows):
-        chosen = rows[part.to(rows.device)]
-        board.seat(queries[chosen], _excluded(exclude, chosen))
-        scores = board.scores(0, items.size(0))
-        block = max(1, COUNTING_BLOCK // items.size(0))
-        for some, some_scores in zip(torch.split(part, block), torch.split(scores, block), strict=True):
-            _count_block(some_scores, wanted.select(some), places.select(some), above, equal)
-    return above, equal
+    parts = list(ranked_rows(queries, items, 1, targets, exclude=exclude, rows=rows, workspace=workspace))
+    nothing = torch.empty(0, dtype=torch.int64, device=items.device)
+    return torch.cat([nothing, *(part[3] for part in parts)]), torch.cat([nothing, *(part[4] for part in parts)])
 
 
 class _Board:
     """One reused buffer of scores: a tile of queries is seated, then scored against tiles of items."""
 
-    def __init__(self, items: Tensor, workspace: int, width: int) -> None:
+    def __init__(self, items: Tensor, width: int, workspace: int) -> None:
+        size = max(4, items.element_size())
         # A row-giver (a linear model) can have vectors as long as the catalogue; they count as workspace too.
-        widest = max(width, items.size(1))
+        allowed = at_least("workspace", workspace, 1) // (max(width, items.size(1)) * size)
         self.items = items
-        self.n_rows = max(1, at_least("workspace", workspace, 1) // (widest * max(4, items.element_size())))
-        self.buffer = torch.empty(0, device=items.device)
+        self.n_rows = max(1, min(allowed, max(LEAST_ROWS, CACHED // (width * size))))
+        self.shown = torch.empty(0, device=items.device)  # the scores made last
+        self._buffer = self.shown
 
     def seat(self, vectors: Tensor, exclude: Ragged | None) -> None:
         is_double = torch.float64 in (vectors.dtype, self.items.dtype)
         self.vectors = vectors.to(self.items.device, torch.float64 if is_double else torch.float32)
         self.exclude = exclude.to(self.items.device) if exclude is not None else None
 
-    def scores(self, start: int, stop: int, multiple: int = ROW_MULTIPLE) -> Tensor:
-        """Scores (B, W) of items start..stop, -inf where excluded; -inf also pads W to ``multiple``."""
+    def scores(self, start: int, stop: int) -> Tensor:
+        """Scores (B, W) of items start..stop, -inf where excluded; valid until the next call."""
         n_rows, width = self.vectors.size(0), stop - start
-        padded = -(-width // multiple) * multiple
-        if self.buffer.numel() < n_rows * padded or self.buffer.dtype != self.vectors.dtype:
-            self.buffer = self.vectors.new_empty(n_rows * padded)
-        scores = self.buffer[: n_rows * padded].view(n_rows, padded)
-        items = self.items[start:stop].to(self.vectors.dtype)
-        torch.matmul(self.vectors, items.T, out=scores[:, :width])
-        scores[:, width:] = -torch.inf
+        stride = -(-width // ROW_MULTIPLE) * ROW_MULTIPLE
+        if self._buffer.numel() < n_rows * stride or self._buffer.dtype != self.vectors.dtype:
+            self._buffer = self.vectors.new_empty(n_rows * stride)
+        self.shown = self._buffer[: n_rows * stride].view(n_rows, stride)[:, :width]
+        torch.matmul(self.vectors, self.items[start:stop].to(self.vectors.dtype).T, out=self.shown)
         if self.exclude is not None:
-            inside = (self.exclude.indices >= start) & (self.exclude.indices < stop)
-            scores[self.exclude.owner()[inside], self.exclude.indices[inside] - start] = -torch.inf
-        return scores
+            _hide(self.shown, self.exclude, start)
+        return self.shown
 
 
-def _merge_item_tiles(board: _Board, k: int, width: int) -> tuple[Tensor, Tensor]:
+def _hide(tile: Tensor, lists: Ragged, first: int) -> None:
+    """Set the scores of each row's listed items to -inf; the tile holds the items from ``first`` on."""
+    if kernels.fits(tile):
+        kernels.hide(tile, lists.indptr, lists.indices, first)
+        return
+    inside = (lists.indices >= first) & (lists.indices < first + tile.size(1))
+    tile[lists.owner()[inside], lists.indices[inside] - first] = -torch.inf
+
+
+def _best(board: _Board, k: int, width: int, rows: Tensor) -> tuple[Tensor, Tensor]:
     """The k best of the seated queries, by a running merge over item tiles in index order."""
-    n_items = board.items.size(0)
-    best_values, best_indices = board.vectors.new_empty(0), board.vectors.new_empty(0, dtype=torch.int64)
+    n_rows, n_items = board.vectors.size(0), board.items.size(0)
+    values = board.vectors.new_full((n_rows, k), -torch.inf)
+    indices = board.vectors.new_full((n_rows, k), NO_ITEM, dtype=torch.int64)
     for start in range(0, n_items, width):
-        stop = min(start + width, n_items)
-        kept = min(k, stop - start)
-        chunk = _chunk_size(stop - start, kept)
-        values, positions = _best(board.scores(start, stop, max(chunk, ROW_MULTIPLE)), kept, chunk)
-        if start == 0:
-            best_values, best_indices = values, positions
-            continue
-        # The earlier tiles hold the lower indices and come first: a stable sort keeps ties in index order.
-        values, order = torch.cat([best_values, values], 1).sort(dim=1, descending=True, stable=True)
-        indices = torch.cat([best_indices, positions + start], 1).gather(1, order)
-        best_values, best_indices = values[:, :k], indices[:, :k]
-    return best_values, best_indices
+        _keep_best(board.scores(start, min(start + width, n_items)), values, indices, start)
+    is_bad = values[:, 0].isnan()  # NaN comes before every number
+    if bool(is_bad.any()):
+        raise _nan_scores(f"query {int(rows[is_bad.to(rows.device)][0])}")
+    return values.float(), indices
 
 
-def _chunk_size(width: int, k: int) -> int:
-    """About sqrt(width / k), a power of two: chunk maxima and candidates are then equally many."""
-    if width < 2 * MIN_CHUNK * k:
-        return 1  # the candidates would be most of the tile
-    return max(MIN_CHUNK, 1 << ((width // k).bit_length() // 2))
-
-
-def _best(scores: Tensor, k: int, chunk: int) -> tuple[Tensor, Tensor]:
-    """The k best of each row (B, W), best first and ties by position; ``chunk`` divides W.
-
-    The k best lie in the k chunks of highest maximum (ties to the earlier chunk): were one elsewhere, each of
-    those chunks would hold an item before it. So two short selections replace one long one.
-    """
-    if chunk == 1:
-        positions = _best_set(scores, k)
-    else:
-        chunks = scores.view(scores.size(0), -1, chunk)
-        chosen = _best_set(chunks.amax(-1), k)  # (B, k)
-        first = torch.arange(0, chunks.size(0) * chunks.size(1), chunks.size(1), device=scores.device)
-        flat = (chosen + first.unsqueeze(1)).flatten()
-        candidates = chunks.flatten(0, 1).index_select(0, flat).view(scores.size(0), -1)  # (B, k * chunk)
-        inner = _best_set(candidates, k)
-        positions = chosen.gather(1, inner // chunk) * chunk + inner % chunk
-    values, order = scores.gather(1, positions).sort(dim=1, descending=True, stable=True)
-    return values, positions.gather(1, order)
+def _keep_best(tile: Tensor, values: Tensor, indices: Tensor, first: int) -> None:
+    """:func:`topshelf.kernels.keep_best`, or the same by torch."""
+    if kernels.fits(tile):
+        kernels.keep_best(tile, values, indices, first)
+        return
+    k = values.size(1)
+    places = _best_set(tile, min(k, tile.size(1)))
+    # What came before has the lower indices and comes first: a stable sort keeps ties in index order.
+    merged, order = torch.cat([values, tile.gather(1, places)], 1).sort(dim=1, descending=True, stable=True)
+    values.copy_(merged[:, :k])
+    indices.copy_(torch.cat([indices, places + first], 1).gather(1, order[:, :k]))
+    indices.masked_fill_(values == -torch.inf, NO_ITEM)
 
 
 def _best_set(scores: Tensor, k: int) -> Tensor:
@@ -224,24 +209,19 @@ def _best_set(scores: Tensor, k: int) -> Tensor:
     return positions
 
 
-def _count_block(scores: Tensor, wanted: Ragged, places: Ragged, above: Tensor, equal: Tensor) -> None:
-    """Write the counts of a block (B, I) whose rows have ever fewer targets: the j-th ones are a prefix."""
-    flags = torch.empty_like(scores, dtype=_count_type(scores))
-    for j in range(int(wanted.counts[0])):
-        n = int((wanted.counts > j).sum())
-        at = wanted.indptr[:n] + j
-        target = scores[:n].gather(1, wanted.indices[at].unsqueeze(1))  # (n, 1)
-        n_above = torch.gt(scores[:n], target, out=flags[:n]).sum(1).long()
-        n_not_below = torch.ge(scores[:n], target, out=flags[:n]).sum(1).long()
-        above[places.indices[at]] = n_above
-        equal[places.indices[at]] = n_not_below - n_above - 1
-        if bool(target.isnan().any()):
-            raise _nan_scores("a target")
-
-
-def _count_type(scores: Tensor) -> torch.dtype:
-    # Flags are summed as floats, which is faster than as booleans; float32 counts exactly up to 2**24.
-    return scores.dtype if scores.size(1) <= 1 << 24 else torch.float64
+def _count(scores: Tensor, wanted: Ragged) -> tuple[Tensor, Tensor]:
+    """How many scores of its row (B, I) are above each wanted item, and how many others are equal to it."""
+    above, equal = torch.zeros_like(wanted.indices), torch.zeros_like(wanted.indices)
+    if kernels.fits(scores):
+        kernels.count_above(scores, wanted.indptr, wanted.indices, above, equal)
+        return above, equal
+    owner = wanted.owner()
+    for some in torch.split(torch.arange(owner.numel(), device=owner.device), max(1, COUNTING_BLOCK // scores.size(1))):
+        rows = scores[owner[some]]
+        mine = rows.gather(1, wanted.indices[some].unsqueeze(1))
+        above[some] = (rows > mine).sum(1)
+        equal[some] = (rows == mine).sum(1) - 1
+    return above, equal
 
 
 def _tile_width(n_items: int, tile: int | None) -> int:
@@ -257,8 +237,8 @@ def _all_rows(queries: Queries, rows: Tensor | None) -> Tensor:
     return torch.arange(len(queries), device=queries.device if isinstance(queries, Tensor) else None)
 
 
-def _excluded(exclude: Ragged | None, rows: Tensor) -> Ragged | None:
-    return exclude.select(rows.to(exclude.indptr.device)) if exclude is not None else None
+def _select(lists: Ragged | None, rows: Tensor) -> Ragged | None:
+    return lists.select(rows.to(lists.indptr.device)) if lists is not None else None
 
 
 def _check_exclude(exclude: Ragged | None, n_queries: int, n_items: int) -> None:
