@@ -31,7 +31,7 @@ _TINY = np.float32(1e-12)
 _SHIFT = np.int32(23)
 _ROUND, _HIGH = np.uint32(0x7FFF), np.uint32(16)
 _LAST = np.uint32(1)
-_CHUNK = 64
+_CHUNK, _BIT = 64, 8
 _LEAST_GROUPS = 256
 _CACHED = 4096
 _HIGHEST_KEY = np.int32(0x7FFFFFFF)
@@ -127,12 +127,12 @@ def keep_best(tile: np.ndarray, values: np.ndarray, indices: np.ndarray, first: 
     old, old_places = np.empty(k, np.float32), np.empty(k, np.int64)
     new, new_places = np.empty(k, np.float32), np.empty(k, np.int64)
     for b in range(tile.shape[0]):
-        edge = values[b, -1]
+        row, edge = np.ascontiguousarray(tile[b]), values[b, -1]  # not a copy: it tells numba that the row is dense
         if edge == -np.inf and k <= n_groups:
-            group_maxima(tile[b], highest)
+            group_maxima(row, highest)
             to_keys(highest, keys)
             edge = from_key(max(reached_by(keys[:n_groups], k), _LOWEST_KEY) - 1)
-        n = gather(tile[b], first, edge, found, places) if edge == edge else 0
+        n = gather(row, first, edge, found, places) if edge == edge else 0
         if n == 0:
             continue
         to_keys(found[:n], keys)
@@ -158,15 +158,24 @@ def group_maxima(row: np.ndarray, highest: np.ndarray) -> None:
 @numba.njit(nogil=True, boundscheck=False)
 def gather(row: np.ndarray, first: int, edge: Any, found: np.ndarray, places: np.ndarray) -> int:
     """Scores above the edge, and NaN, in their order. Each is written down, and kept by moving on."""
-    n = 0
-    for start in range(0, row.shape[0], _CHUNK):
-        part, news = row[start : start + _CHUNK], np.int32(0)
-        for j in range(part.shape[0]):  # many scores at once; few chunks hold anything
-            news |= np.int32(not part[j] <= edge)
+    n, width = 0, row.shape[0]
+    whole = width - width % _CHUNK
+    for start in range(0, whole, _CHUNK):
+        news = np.int32(0)
+        for j in range(start, start + _CHUNK):  # many scores at once; few chunks hold anything
+            news |= np.int32(not row[j] <= edge)
         if news:
-            for j in range(part.shape[0]):
-                found[n], places[n] = part[j], first + start + j
-                n += not part[j] <= edge
+            for inner in range(start, start + _CHUNK, _BIT):
+                news = np.int32(0)
+                for j in range(inner, inner + _BIT):
+                    news |= np.int32(not row[j] <= edge)
+                if news:
+                    for j in range(inner, inner + _BIT):
+                        found[n], places[n] = row[j], first + j
+                        n += not row[j] <= edge
+    for j in range(whole, width):
+        found[n], places[n] = row[j], first + j
+        n += not row[j] <= edge
     return n
 
 
@@ -268,7 +277,7 @@ def count_above(
     scores: np.ndarray, starts: np.ndarray, stops: np.ndarray, indices: np.ndarray, above: np.ndarray, equal: np.ndarray
 ) -> None:
     for b in range(scores.shape[0]):
-        row = scores[b]
+        row = np.ascontiguousarray(scores[b])
         for first in range(0, row.shape[0], _CACHED):  # a part stays in the nearest cache while every target passes by
             part = row[first : first + _CACHED]
             for p in range(starts[b], stops[b]):
