@@ -1,9 +1,12 @@
 """Random search on validation, as the shipped settings of MF were chosen.
 
-    python benchmarks/search.py --data NAME [--loss slatk] [--trials 20] [--json FILE]
+    python benchmarks/search.py --data NAME [--loss slatk] [--trials 20] [--seeds 10 11 12] [--json FILE]
+    python benchmarks/search.py --data NAME --try "loss.tau=0.1 loss.tau_weight=1" --try ... [--json FILE]
 
 Validation NDCG@20, mean over the validation splits of seeds 10, 11, 12 (the reported seeds are 0, 1, 2). The first
-trial is what ships now. The test part is never looked at.
+trial is what ships now; the others are drawn at random, or are those of ``--try``, where an epoch takes seconds and
+there is time for a few. ``--set`` holds for every trial. With a FILE that exists, its rows are kept and added to. The
+test part is never looked at.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ import argparse
 import json
 import random
 import statistics
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from topshelf.config import assemble, merged
+from topshelf.config import assemble, merged, overrides
 from topshelf.training import fit
 
 SEEDS = (10, 11, 12)
@@ -38,9 +42,9 @@ def draw(generator: random.Random, loss: str) -> dict[str, Any]:
     return chosen
 
 
-def score(data: str, loss: str, change: dict[str, Any]) -> float:
+def score(data: str, loss: str, change: dict[str, Any], seeds: Sequence[int]) -> float:
     found = []
-    for seed in SEEDS:
+    for seed in seeds:
         more = merged({"evaluate": {"auc": False, "cutoffs": [20]}}, change)
         fitted = fit(assemble(data=data, model="mf", loss=loss, k=20, seed=seed, more=more))
         assert fitted.valid_score is not None
@@ -52,20 +56,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
     parser.add_argument("--loss", default="slatk")
+    parser.add_argument("--quick", action="store_true", help="two trials of five epochs on one seed")
     parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--try", dest="tries", action="append", metavar="SETTINGS", help="settings of one trial")
+    parser.add_argument("--set", dest="always", default="", metavar="SETTINGS", help="settings of every trial")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    always, seeds, trials = overrides(options.always.split()), options.seeds, options.trials
+    if options.quick:
+        always, seeds, trials = merged(always, {"train": {"epochs": 5}}), seeds[:1], 2
     generator = random.Random(0)
-    changes = [{}, *(draw(generator, options.loss) for _ in range(options.trials - 1))]
-    rows = []
+    drawn = [draw(generator, options.loss) for _ in range(trials - 1)]
+    changes = [overrides(text.split()) for text in options.tries] if options.tries else [{}, *drawn]
+    rows: list[dict[str, Any]] = []
+    if options.json and options.json.exists():
+        rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
     for change in changes:
-        rows.append({"settings": change or "shipped", "valid": score(options.data, options.loss, change)})
-        print(f"{rows[-1]['valid']:.4f} {rows[-1]['settings']}", flush=True)
-    if options.json:
-        command = f"python benchmarks/search.py --data {options.data} --loss {options.loss} --trials {options.trials}"
-        rows.sort(key=lambda row: -row["valid"])
-        result = {"command": command, "date": datetime.now(UTC).date().isoformat(), "seeds": SEEDS, "rows": rows}
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        valid = score(options.data, options.loss, merged(always, change), seeds)
+        rows.append({"settings": merged(always, change) or "shipped", "seeds": list(seeds), "valid": valid})
+        print(f"{valid:.4f} {rows[-1]['settings']}", flush=True)
+        if options.json:
+            rows.sort(key=lambda row: -row["valid"])
+            command = f"python benchmarks/search.py --data {options.data} --loss {options.loss}"
+            result = {"command": command, "date": datetime.now(UTC).date().isoformat(), "rows": rows}
+            options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -221,14 +221,14 @@ def test_the_head_reads_the_kth_best_score_off_the_same_pass(n_items):
 
 @pytest.mark.parametrize("n_items", [40, 2000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_head_counts_the_negatives_above_a_level(n_items, dtype):
+@pytest.mark.parametrize("scale", [1.0, 100.0])  # the larger scores are shifted
+def test_the_head_counts_the_items_above_a_level(n_items, dtype, scale):
     generator = torch.Generator().manual_seed(0)
-    queries = torch.randn(7, 8, generator=generator, dtype=dtype)
+    queries = torch.randn(7, 8, generator=generator, dtype=dtype) * scale
     items = torch.randn(n_items, 8, generator=generator, dtype=dtype)
     positives = random_lists(7, n_items, generator, share=0.05)
-    level = torch.randn(7, generator=generator, dtype=dtype)
+    level = torch.randn(7, generator=generator, dtype=dtype) * scale
     scores = queries @ items.T
-    scores[positives.owner(), positives.indices] = -math.inf
     over = (scores - level.unsqueeze(1)).clamp(min=0)
     head = CatalogueHead(3 * 64 * dtype.itemsize)
     for start, stop in head.begin(queries, items, 0.3):

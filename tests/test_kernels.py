@@ -72,7 +72,7 @@ def test_counts_above_a_level_equal_torch(n_rows: int, width: int, seed: int) ->
         tile[:, 0] = -math.inf
     level = scores(n_rows, 1, seed + 1).squeeze(1)
     count, excess = torch.zeros(n_rows), torch.zeros(n_rows)
-    kernels.excess_counts(tile, level, count, excess)
+    kernels.exp_sums(tile.clone(), torch.zeros(n_rows), above=(level, count, excess))
     over = (tile - level.unsqueeze(1)).clamp(min=0)
     assert torch.equal(count, (over > 0).float().sum(1))
     torch.testing.assert_close(excess, over.sum(1), rtol=1e-5, atol=1e-4)

@@ -178,7 +178,7 @@ class Block:
     scores: Tensor  # (P,), of the positives
     partition: Tensor  # (B,), log-partitions
     threshold: Tensor | None = None  # (B,), k-th best score of all items, where ``k`` was given
-    above: tuple[Tensor, Tensor] | None = None  # (B,) and (B,): negatives above ``level``, and by how much in all
+    above: tuple[Tensor, Tensor] | None = None  # (B,) and (B,): items above ``level``, and by how much in all
 
 
 class CatalogueHead:
@@ -245,7 +245,7 @@ class CatalogueHead:
         logits = torch.empty_like(place, dtype=self.scaled.dtype)
         total, shift = self.scaled.new_zeros(n), None
         best = _Best(n, k, total) if k is not None else None
-        above = (torch.zeros_like(total), torch.zeros_like(total)) if level is not None else None
+        above = None if level is None else (level / self.tau, torch.zeros_like(total), torch.zeros_like(total))
         for number, (first, width) in enumerate(self.tiles):
             kept = self._tile(n, first, width)
             tile = self.scratch[: n * width].view(n, width) if self.half else kept
@@ -257,13 +257,15 @@ class CatalogueHead:
             inside = place[part] - n * first
             logits[part] = tile.view(-1)[inside]
             tile.view(-1).index_fill_(0, inside, -math.inf)
-            if level is not None and above is not None:
-                _excess_counts(tile, level / self.tau, *above)
             if self.needs_shift:
                 shift = tile.amax(1)
                 shift.masked_fill_(shift == -math.inf, 0.0)
                 tile -= shift.unsqueeze(1)
-            _exp_sums(tile, total, kept if self.half else None)
+                above = None if above is None else (above[0] - shift, *above[1:])
+            _exp_sums(tile, total, kept if self.half else None, above)
+        if above is not None:
+            above = (above[0] if shift is None else above[0] + shift, *above[1:])
+            _list_excess(logits, exclude, *above)
         if chosen is not None:
             owner, place, logits = owner[chosen], place[chosen], logits[chosen]
         self._block = (start, stop, owner, place, total)
@@ -272,7 +274,7 @@ class CatalogueHead:
             logits * self.tau,
             partition,
             best.last * self.tau if best is not None else None,
-            (above[0], above[1] * self.tau) if above is not None else None,
+            (above[1], above[2] * self.tau) if above is not None else None,
         )
 
     def backward(self, to_positive: Tensor, to_partition: Tensor) -> None:
@@ -356,20 +358,29 @@ class _Best:
         return self.values[:, -1]
 
 
-def _exp_sums(tile: Tensor, total: Tensor, half: Tensor | None = None) -> None:
-    """Exponentials in place, or into ``half``; their sums are added to ``total``."""
+def _exp_sums(
+    tile: Tensor, total: Tensor, half: Tensor | None = None, above: tuple[Tensor, Tensor, Tensor] | None = None
+) -> None:
+    """:func:`kernels.exp_sums`, or the same by torch."""
     if kernels.fits(tile, total):
-        kernels.exp_sums(tile, total, half)
+        kernels.exp_sums(tile, total, half, above)
         return
+    if above is not None:
+        level, count, excess = above
+        over = (tile - level.unsqueeze(1)).clamp_(min=0)
+        count += (over > 0).sum(1)
+        excess += over.sum(1)
     total += tile.exp_().sum(1)
     if half is not None:
         half.copy_(tile)
 
 
-def _excess_counts(tile: Tensor, level: Tensor, count: Tensor, excess: Tensor) -> None:
-    if kernels.fits(tile, level):
-        kernels.excess_counts(tile, level, count, excess)
+def _list_excess(values: Tensor, lists: Ragged, level: Tensor, count: Tensor, excess: Tensor) -> None:
+    """:func:`kernels.list_excess`, or the same by torch."""
+    if kernels.fits(values, level):
+        kernels.list_excess(values, lists.indptr, level, count, excess)
         return
-    over = (tile - level.unsqueeze(1)).clamp_(min=0)
-    count += (over > 0).sum(1)
-    excess += over.sum(1)
+    owner = lists.owner()
+    over = (values - level[owner]).clamp_(min=0)
+    count.index_add_(0, owner, (over > 0).to(count.dtype))
+    excess.index_add_(0, owner, over)

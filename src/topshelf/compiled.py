@@ -49,43 +49,49 @@ def exp(x: Any) -> Any:
 
 
 @_jit
-def exp_sums(tile: np.ndarray, total: np.ndarray) -> None:
+def exp_sums(
+    tile: np.ndarray,
+    total: np.ndarray,
+    half: np.ndarray | None,
+    level: np.ndarray | None,
+    count: np.ndarray | None,
+    excess: np.ndarray | None,
+) -> None:
+    """What is None is left out of the code, not only skipped."""
     for b in range(tile.shape[0]):
-        row, found = tile[b], _ZERO
-        for j in range(row.shape[0]):
-            x = row[j]
-            value = exp(_LOWEST if x < _LOWEST else x)  # NaN stays NaN
-            value = _ZERO if x < _LOWEST else value
-            row[j] = value
-            found += value
-        total[b] += found
-
-
-@_jit
-def exp_sums_half(tile: np.ndarray, half: np.ndarray, total: np.ndarray) -> None:
-    for b in range(tile.shape[0]):
-        row, kept, found = tile[b], half[b], _ZERO
+        row, found, n, beyond = tile[b], _ZERO, _ZERO, _ZERO
+        edge = _ZERO if level is None else level[b]
         for j in range(row.shape[0]):
             x = row[j]
             value = exp(_LOWEST if x < _LOWEST else x)  # NaN stays NaN
             value = _ZERO if x < _LOWEST else value
             found += value
-            bits = np.float32(value).view(np.uint32)  # the upper half, rounded to the nearest, ties to even
-            odd = np.uint32(np.uint32(bits >> _HIGH) & _LAST)
-            kept[j] = np.uint16(np.uint32(bits + _ROUND + odd) >> _HIGH)
+            if level is not None:
+                over = x - edge
+                n += _ONE if over > _ZERO else _ZERO
+                beyond += max(over, _ZERO)
+            if half is None:
+                row[j] = value
+            else:
+                bits = np.float32(value).view(np.uint32)  # the upper half, rounded to the nearest, ties to even
+                odd = np.uint32(np.uint32(bits >> _HIGH) & _LAST)
+                half[b, j] = np.uint16(np.uint32(bits + _ROUND + odd) >> _HIGH)
         total[b] += found
+        if level is not None and count is not None and excess is not None:
+            count[b] += n
+            excess[b] += beyond
 
 
 @_jit
-def excess_counts(tile: np.ndarray, level: np.ndarray, count: np.ndarray, excess: np.ndarray) -> None:
-    for b in range(tile.shape[0]):
-        row, edge, n, found = tile[b], level[b], _ZERO, _ZERO
-        for j in range(row.shape[0]):
-            over = row[j] - edge
-            n += _ONE if over > _ZERO else _ZERO
-            found += max(over, _ZERO)
-        count[b] += n
-        excess[b] += found
+def list_excess(
+    values: np.ndarray, indptr: np.ndarray, level: np.ndarray, count: np.ndarray, excess: np.ndarray
+) -> None:
+    for b in range(level.shape[0]):
+        for p in range(indptr[b], indptr[b + 1]):
+            over = values[p] - level[b]
+            if over > _ZERO:
+                count[b] += _ONE
+                excess[b] += over
 
 
 @_jit

@@ -27,29 +27,24 @@ def fits(*tensors: Tensor) -> bool:
     return all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
 
 
-def exp_sums(tile: Tensor, total: Tensor, half: Tensor | None = None) -> None:
+def exp_sums(
+    tile: Tensor, total: Tensor, half: Tensor | None = None, above: tuple[Tensor, Tensor, Tensor] | None = None
+) -> None:
     """Replace scores by their exponentials and add each row's sum to ``total``.
 
     Shapes: tile (B, W) float32, rows may be strided; total (B,) float32; half (B, W) bfloat16, takes the exponentials
-        in place of the tile, which then keeps its scores.
+        in place of the tile, which then keeps its scores; above: level, count and excess (B,) float32, how many scores
+        of a row are above its level is added to the count, and by how much in all to the excess.
     Scores must be at most 88; below -87 (and at -inf) the exponential is 0. Accurate to a few units in the last place.
     """
-    n_rows, width = tile.shape
-    if half is None:
-        _share_rows(_compiled().exp_sums, n_rows, width, tile.numpy(), total.numpy())
-    else:
-        _share_rows(
-            _compiled().exp_sums_half, n_rows, width, tile.numpy(), half.view(torch.uint16).numpy(), total.numpy()
-        )
+    level, count, excess = (None, None, None) if above is None else (x.numpy() for x in above)
+    kept = None if half is None else half.view(torch.uint16).numpy()
+    _share_rows(_compiled().exp_sums, *tile.shape, tile.numpy(), total.numpy(), kept, level, count, excess)
 
 
-def excess_counts(tile: Tensor, level: Tensor, count: Tensor, excess: Tensor) -> None:
-    """Add to ``count`` how many scores of each row are above its level, and to ``excess`` by how much in all.
-
-    Shapes: tile (B, W) float32; level, count, excess (B,) float32.
-    """
-    arrays = (x.numpy() for x in (tile, level, count, excess))
-    _share_rows(_compiled().excess_counts, *tile.shape, *arrays)
+def list_excess(values: Tensor, indptr: Tensor, level: Tensor, count: Tensor, excess: Tensor) -> None:
+    """The count and excess of :func:`exp_sums` for ragged lists of scores, values (P,) and indptr (B + 1,)."""
+    _compiled().list_excess(*(x.numpy() for x in (values, indptr, level, count, excess)))
 
 
 def unit_rows(table: Tensor, unit: Tensor, norm: Tensor) -> None:
@@ -108,12 +103,15 @@ def _compiled() -> ModuleType:
     return compiled
 
 
-def _share_rows(kernel: Callable[..., None], n_rows: int, width: int, *arrays: np.ndarray, **same: Any) -> None:
+def _share_rows(kernel: Callable[..., None], n_rows: int, width: int, *arrays: np.ndarray | None, **same: Any) -> None:
     if n_rows == 0:
         return
     n_threads = min(torch.get_num_threads(), n_rows, max(1, n_rows * width // _LEAST_CELLS))
     ends = [n_rows * t // n_threads for t in range(n_threads + 1)]
-    parts = [tuple(array[start:stop] for array in arrays) for start, stop in itertools.pairwise(ends)]
+    parts = [
+        tuple(None if array is None else array[start:stop] for array in arrays)
+        for start, stop in itertools.pairwise(ends)
+    ]
     waiting = [_pool().submit(kernel, *part, **same) for part in parts[1:]]
     kernel(*parts[0], **same)
     for done in waiting:

@@ -104,48 +104,37 @@ def incremental_step(
     """
     counted = torch.ones_like(negative_scores) if mask is None else (~mask).to(negative_scores.dtype)
     each = n_negatives / counted.sum(1).clamp(min=1)  # how many negatives one sampled negative stands for
-    over = (negative_scores - threshold.unsqueeze(1)).clamp_(min=0).mul_(counted)
-    count, excess = (over > 0).sum(1) * each, over.sum(1) * each
-    spread = _masked_std(negative_scores, counted)
-    return counted_step(threshold, positive_scores, owner, count, excess, k, spread, each=each, rate=rate)
+    over_negative = (negative_scores - threshold.unsqueeze(1)).clamp_(min=0).mul_(counted)
+    over_positive = (positive_scores - threshold[owner]).clamp(min=0)
+    count, excess = (over_negative > 0).sum(1) * each, over_negative.sum(1) * each
+    count = count.index_add(0, owner, (over_positive > 0).to(count.dtype))
+    excess = excess.index_add(0, owner, over_positive.to(excess.dtype))
+    return counted_step(threshold, count, excess, _masked_std(negative_scores, counted), k, each=each, rate=rate)
 
 
 @torch.no_grad()
 def counted_step(
     threshold: Tensor,
-    positive_scores: Tensor,
-    owner: Tensor,
     count: Tensor,
     excess: Tensor,
-    k: int,
     spread: Tensor,
+    k: int,
     *,
     each: Tensor | float = 1.0,
     rate: float = 0.5,
 ) -> Tensor:
     """:func:`incremental_step` from counts that somebody made already, over a sample or over the whole catalogue.
 
-    Shapes: threshold (Q,); positive_scores (P,); owner (P,); count and excess (Q,), how many negatives are above the
-        threshold and by how much in all; spread (Q,), the standard deviation of a query's scores; each (Q,) or a
-        number, how many negatives one counted negative stands for; returns (Q,).
+    Shapes: threshold (Q,); count and excess (Q,), how many items are above the threshold and by how much in all;
+        spread (Q,) or (), a guess of the mean excess; each (Q,) or a number, how many negatives one counted negative
+        stands for; returns (Q,).
     """
     positive("rate", rate)
-    over = (positive_scores - threshold[owner]).clamp_(min=0)
-    count = count.index_add(0, owner, (over > 0).to(count.dtype))
-    excess = excess.index_add(0, owner, over.to(excess.dtype))
-    # One counted item's worth of the spread steadies the scale where few scores, or none, are above the level; half
+    # One counted item's worth of the guess steadies the scale where few scores, or none, are above the level; half
     # an item keeps the logarithm finite; three scales bound a step from a poor first guess.
     scale = (excess + each * spread) / (count + each)
-    step = torch.log((count + 0.5 * each) / (k + 0.5 * each)).clamp(-3, 3)
+    step = torch.log((count + 0.5 * each) / (k + 0.5 * each)).clamp_(-3, 3)
     return threshold + rate * scale * step
-
-
-@torch.no_grad()
-def score_spread(queries: Tensor, items: Tensor) -> Tensor:
-    """Standard deviation of each query's scores over the catalogue, (Q,), from the items' covariance alone."""
-    centred = items - items.mean(0)
-    covariance = centred.T @ centred / items.size(0)
-    return ((queries @ covariance) * queries).sum(1).clamp(min=0).sqrt()
 
 
 def _padded(scores: Tensor, owner: Tensor, n_queries: int) -> Tensor:

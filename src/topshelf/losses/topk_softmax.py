@@ -62,7 +62,8 @@ def slatk_loss(
     else:
         losses = _sigmoid_distance(positive, negative, owner, tau, mask, log_q)
     given_owner, owner = owner, owners(positive, threshold.numel(), owner)
-    near = (widened(positive) - threshold.detach()[owner]) / tau_weight  # (P,)
+    level = (threshold.detach() / -tau_weight).index_select(0, owner)
+    near = torch.add(level, widened(positive), alpha=1 / tau_weight)  # (P,), (s - β) / τ_w in one pass each way
     if detach_weight:
         near = near.detach()
     weights = torch.sigmoid(near) if weight == "sigmoid" else near.clamp(max=_MAX_EXPONENT).exp()

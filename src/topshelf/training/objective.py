@@ -15,7 +15,7 @@ from topshelf.losses import Loss, SLatK
 from topshelf.models import Model
 from topshelf.negatives import Catalogue, Draw, InBatch, Negatives, PerQuery, Population, sampled_scores
 from topshelf.ragged import Ragged
-from topshelf.thresholds import counted_step, score_spread
+from topshelf.thresholds import counted_step
 from topshelf.training.batches import Batch
 
 # The paper's number of sampled negatives; see docs/losses.md on why the exact catalogue is scaled to it.
@@ -99,12 +99,11 @@ class Objective:
     def _by_blocks(self, batch: Batch, scored: Scored, in_step: InStep) -> tuple[float, tuple[Tensor, Tensor]]:
         """Losses that need no more of the negatives than their partition: the loss, and the tables' gradients."""
         scale = self._scale(scored.items.size(0))
-        spread = score_spread(*scored) if isinstance(in_step, tuple) else None
         number = 0.0
         for start, stop in self.head.begin(*scored, self.loss.tau):
             part = batch.part(start, stop)
             if isinstance(self.loss, SLatK) and in_step is not None:
-                block = self._moved_thresholds(part, start, stop, in_step, spread)
+                block = self._moved_thresholds(part, start, stop, in_step)
             else:
                 block = self.head.forward(start, stop, part.positives, part.chosen())
             positive, partition = block.scores.requires_grad_(), block.partition.requires_grad_()
@@ -114,7 +113,7 @@ class Objective:
             number += value.item()
         return number, self.head.gradients()
 
-    def _moved_thresholds(self, part: Batch, start: int, stop: int, in_step: InStep, spread: Tensor | None) -> Block:
+    def _moved_thresholds(self, part: Batch, start: int, stop: int, in_step: InStep) -> Block:
         """The block's scores, with its queries' thresholds set or moved by what they show."""
         loss = self.loss
         assert isinstance(loss, SLatK)
@@ -124,13 +123,13 @@ class Objective:
             loss.threshold[part.query] = block.threshold
             return block
         assert isinstance(in_step, tuple)
-        assert spread is not None
         level = loss.threshold[part.query]
         block = self.head.forward(start, stop, part.positives, part.chosen(), level=level)
         assert block.above is not None
-        loss.threshold[part.query] = counted_step(
-            level, block.scores, part.owner, *block.above, loss.k, spread[start:stop], rate=in_step[1]
-        )
+        count, excess = block.above
+        # The block's mean excess; tau where every threshold is above every score.
+        spread = torch.where(count.any(), excess.sum() / count.sum().clamp(min=1), loss.tau)
+        loss.threshold[part.query] = counted_step(level, count, excess, spread, loss.k, rate=in_step[1])
         return block
 
     def _by_pairs(self, batch: Batch, scored: Scored) -> tuple[float, tuple[Tensor, Tensor]]:
