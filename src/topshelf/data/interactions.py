@@ -135,7 +135,8 @@ class Interactions:
         return np.repeat(np.arange(self.n_users), self.counts)
 
     def ragged(self) -> Ragged:
-        return Ragged(torch.from_numpy(self.indptr.copy()), torch.from_numpy(self.indices.copy()))
+        """The items of each user as tensors that share this object's memory: do not write to them."""
+        return Ragged(*(torch.from_numpy(x if x.flags.writeable else x.copy()) for x in (self.indptr, self.indices)))
 
     def where(self, mask: np.ndarray) -> Interactions:
         """The interactions under ``mask (n,)``, with the same id maps."""

@@ -67,17 +67,17 @@ class Batches:
         self.positives, self.order, self.size, self.repeat_queries = positives, order, size, repeat_queries
         counts = positives.counts
         self.queries = ((counts > 0) & (counts < n_items)).nonzero().squeeze(1)
-        chosen = positives.select(self.queries)
-        self.pair_query, self.pair_item = self.queries[chosen.owner()], chosen.indices
         self.n_full = int((counts == n_items).sum())
+        if order == "pair":
+            chosen = positives.select(self.queries)
+            self.pair_query, self.pair_item = self.queries[chosen.owner()], chosen.indices
+        self.total = self.queries.numel() if order == "query" else self.pair_query.numel()
 
     def __len__(self) -> int:
-        total = self.queries.numel() if self.order == "query" else self.pair_query.numel()
-        return -(-total // self.size)
+        return -(-self.total // self.size)
 
     def epoch(self, generator: torch.Generator) -> Iterator[Batch]:
-        total = self.queries.numel() if self.order == "query" else self.pair_query.numel()
-        shuffled = torch.randperm(total, generator=generator).to(self.queries.device)
+        shuffled = torch.randperm(self.total, generator=generator).to(self.queries.device)
         for part in shuffled.split(self.size):
             yield self._of_queries(self.queries[part]) if self.order == "query" else self._of_pairs(part)
 
