@@ -177,6 +177,17 @@ def test_counts_around_targets_equal_torch(n_rows: int, repeated: int, seed: int
     assert torch.equal(equal, (rows == mine).sum(1) - 1)
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 20), st.integers(1, 120), st.integers(0, 1000))
+def test_hits_are_the_places_of_wanted_items(n_rows: int, k: int, seed: int) -> None:
+    wanted = lists(n_rows, 150, seed)
+    shown = scores(n_rows, 150, seed).argsort(dim=1)[:, :k]
+    shown[:, k // 2] = -1  # an empty place
+    table = torch.zeros(n_rows, 151, dtype=torch.float64)
+    table[wanted.owner(), wanted.indices] = 1.0
+    assert torch.equal(kernels.hits(shown, wanted.indptr, wanted.indices), table.gather(1, shown % 151))
+
+
 def test_only_plain_tensors_fit() -> None:
     assert kernels.fits(torch.zeros(1), torch.zeros(2, 2))
     assert not kernels.fits(torch.zeros(1), torch.zeros(1, dtype=torch.float64))

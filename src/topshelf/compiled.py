@@ -295,3 +295,13 @@ def count_above(
                 equal[p] += level
         for p in range(starts[b], stops[b]):
             equal[p] -= 1  # the target itself
+
+
+@_jit
+def hits(lists: np.ndarray, flags: np.ndarray, starts: np.ndarray, stops: np.ndarray, indices: np.ndarray) -> None:
+    for b in range(lists.shape[0]):
+        flags[b] = 0.0
+        for p in range(starts[b], stops[b]):  # a few items wanted, many places compared at once
+            wanted = indices[p]
+            for place in range(lists.shape[1]):
+                flags[b, place] = 1.0 if lists[b, place] == wanted else flags[b, place]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from topshelf import kernels
 from topshelf.errors import ConfigError, DataError, at_least, one_of
 from topshelf.metrics import METRICS, auc, catalogue_coverage, item_exposure, ndcg_at_k, popularity_lift
 from topshelf.ragged import Ragged, merge
@@ -132,7 +133,7 @@ def ndcg(queries: Queries, items: Tensor, relevant: Ragged, exclude: Ragged | No
     total = 0.0
     for part, _, indices in ranked_tiles(queries, items, k, exclude=exclude, rows=users):
         wanted = _select(relevant, part)
-        total += float(ndcg_at_k(_hits(indices.cpu(), wanted, items.size(0)), wanted.counts).sum())
+        total += float(ndcg_at_k(kernels.hits(indices.cpu(), wanted.indptr, wanted.indices), wanted.counts).sum())
     return total / users.numel()
 
 
@@ -182,7 +183,7 @@ def _rank_users(
     )
     for part, _, listed, *counts in ranked:
         indices, wanted = listed.cpu(), _select(relevant, part)
-        hits = _hits(indices, wanted, n_items)
+        hits = kernels.hits(indices, wanted.indptr, wanted.indices)
         columns = [metric(hits[:, :k], wanted.counts) for metric in METRICS.values() for k in cutoffs]
         if with_auc:
             columns.append(_user_auc(torch.stack(counts).cpu(), wanted, n_items - masked.counts[part]))
@@ -198,12 +199,6 @@ def _user_auc(counts: Tensor, wanted: Ragged, n_candidates: Tensor) -> Tensor:
     """AUC of the users (B,), given how many items are above their relevant ones, and beside them: counts (2, P)."""
     above, equal = torch.zeros(2, len(wanted), dtype=torch.int64).index_add_(1, wanted.owner(), counts)
     return auc(above, equal, wanted.counts, n_candidates)
-
-
-def _hits(indices: Tensor, wanted: Ragged, n_items: int) -> Tensor:
-    """Which places (B, K) hold one of the row's wanted items, as float64; an empty place (-1) never does."""
-    rows = torch.arange(indices.size(0)).unsqueeze(1)
-    return (_is_in(rows * n_items + indices, wanted, n_items) & (indices >= 0)).double()
 
 
 def _is_in(keys: Tensor, lists: Ragged, n_items: int) -> Tensor:

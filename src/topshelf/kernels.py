@@ -96,6 +96,17 @@ def count_above(scores: Tensor, indptr: Tensor, indices: Tensor, above: Tensor, 
     )
 
 
+def hits(lists: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """Which places of a row hold one of its wanted items, as 0 and 1 in float64.
+
+    Shapes: lists (B, K) int64; indptr (B + 1,) and indices (P,): a list of wanted items a row; returns (B, K).
+    """
+    flags = torch.empty(lists.shape, dtype=torch.float64)
+    arrays = (x.numpy() for x in (lists, flags, indptr[:-1], indptr[1:]))
+    _share_rows(_compiled().hits, *lists.shape, *arrays, indices=indices.numpy())
+    return flags
+
+
 def _compiled() -> ModuleType:
     # Half a second for numba, and a command that never scores a catalogue need not pay it.
     from topshelf import compiled

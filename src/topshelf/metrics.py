@@ -107,7 +107,7 @@ def item_exposure(indices: Tensor, n_items: int) -> Tensor:
 
     Exposures of parts of the lists add up to the exposure of the whole.
     """
-    return torch.bincount(indices[indices >= 0], minlength=n_items)
+    return torch.bincount(indices.flatten() + 1, minlength=n_items + 1)[1:]
 
 
 def catalogue_coverage(exposure: Tensor) -> float:
