@@ -17,9 +17,9 @@ from topshelf.errors import DataError, TrainingError, at_least, at_most
 from topshelf.ragged import Ragged
 
 WORKSPACE = 64 << 20  # bytes of scores held at once, at most
-CACHED = 8 << 20  # bytes of scores that stay in the cache while they are masked and searched
-MAX_TILE = 1 << 12  # items a tile: leaves 512 queries in the cache, enough to feed the product
-LEAST_ROWS = 512  # where whole rows of scores are needed, the product matters more than the cache
+CACHED = 16 << 20  # bytes of scores that stay in the cache while they are masked and searched
+MAX_TILE = 1 << 14  # items a tile: narrower ones feed the product better, but are searched more often
+LEAST_ROWS = 512  # queries a tile, where the workspace allows it: fewer starve the product
 COUNTING_BLOCK = 1 << 20  # scores compared at once by torch
 ROW_MULTIPLE = 16  # rows of whole cache lines: the product of 40,988 items took 0.6 of the time
 NO_ITEM = -1
