@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from topshelf.catalogue import CatalogueHead, Workspace, log_partition
-from topshelf.errors import ConfigError
+from topshelf.errors import ConfigError, DataError
 from topshelf.ragged import Ragged, ragged_from_pairs
 
 
@@ -270,3 +270,39 @@ def test_scores_that_must_be_shifted_are_kept_in_float32():
     whole = by_head(queries, items, 0.2, positives, weights, budget=2**20)
     half = by_head(queries, items, 0.2, positives, weights, budget=2**20, half=True)
     assert_close(half, whole, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bound", [30.0, 39.9, 45.0, 60.0])
+def test_the_head_keeps_small_gradients_of_large_logits(bound):
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.nn.functional.normalize(torch.randn(1, 8, generator=generator))
+    items = torch.nn.functional.normalize(direction + 0.01 * torch.randn(2000, 8, generator=generator)).double()
+    queries = torch.nn.functional.normalize(direction + 0.01 * torch.randn(5, 8, generator=generator)).double()
+    positives = random_lists(5, 2000, generator, share=0.002)
+    weights = torch.full((positives.indices.numel(),), 1 / 2048, dtype=torch.float64)
+    expected = by_head(queries, items, 1 / bound, positives, weights, budget=2**20)[2]
+    found = by_head(queries.float(), items.float(), 1 / bound, positives, weights.float(), budget=2**20)[2]
+    for gradient, wanted in zip(found, expected, strict=True):
+        assert (gradient.double() - wanted).norm() <= 1e-4 * wanted.norm()
+
+
+def test_the_head_has_no_blocks_without_queries_and_no_kth_best_beyond_the_catalogue():
+    head = CatalogueHead()
+    assert head.begin(torch.empty(0, 3), torch.randn(4, 3), 0.2) == []
+    (start, stop), *_ = head.begin(torch.randn(2, 3), torch.randn(4, 3), 0.2)
+    with pytest.raises(ConfigError, match="k must be <= 4"):
+        head.forward(start, stop, Ragged(torch.tensor([0, 0, 0]), torch.empty(0, dtype=torch.int64)), k=5)
+
+
+def test_half_width_counts_its_scratch_in_the_budget():
+    head = CatalogueHead(2**20, half=True)
+    head.begin(
+        torch.nn.functional.normalize(torch.randn(5000, 4)), torch.nn.functional.normalize(torch.randn(100, 4)), 1
+    )
+    assert head.kept.nbytes + head.scratch.nbytes <= 2**20
+
+
+def test_an_excluded_item_that_is_not_there_is_refused():
+    exclude = Ragged(torch.tensor([0, 1, 1]), torch.tensor([4]))
+    with pytest.raises(DataError, match="exclude must name items 0 to 3, got 4 to 4"):
+        log_partition(torch.ones(2, 3), torch.ones(4, 3), 0.2, exclude=exclude)

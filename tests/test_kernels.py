@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -224,3 +226,41 @@ if child == 0:
 raise SystemExit(os.waitpid(child, 0)[1])
 """
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", program], timeout=60).returncode == 0
+
+
+def test_the_best_are_found_where_tiny_numbers_are_read_as_zero() -> None:
+    table = torch.zeros(1, 600)
+    table[0, [7, 300]] = 1.0
+    assert torch.set_flush_denormal(True)
+    try:
+        values, indices = torch.full((1, 5), -math.inf), torch.full((1, 5), -1)
+        kernels.keep_best(table, values, indices)
+    finally:
+        torch.set_flush_denormal(False)
+    assert values.tolist() == [[1, 1, 0, 0, 0]]
+    assert indices.tolist() == [[7, 300, 0, 1, 2]]
+
+
+def test_an_error_comes_back_only_when_nobody_writes_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    array = torch.zeros(2, 1 << 16).numpy()
+
+    def kernel(part: np.ndarray) -> None:
+        if part.base is array and part.__array_interface__["data"] == array.__array_interface__["data"]:
+            raise KeyboardInterrupt
+        time.sleep(0.2)
+        part[:] = 7
+
+    with pytest.raises(KeyboardInterrupt):
+        kernels._share_rows(kernel, 2, 1 << 16, array)
+    assert (array[1] == 7).all()
+
+
+def test_a_closed_pool_leaves_the_work_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = kernels.ThreadPoolExecutor(1)
+    closed.shutdown()
+    monkeypatch.setattr(kernels, "_pool", lambda: closed)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    tile, total = torch.zeros(200, 2000), torch.zeros(200)
+    kernels.exp_sums(tile, total)
+    assert (total == 2000).all()

@@ -15,14 +15,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from topshelf import kernels
-from topshelf.errors import positive
+from topshelf.errors import at_least, at_most, positive
 from topshelf.ragged import Ragged
-from topshelf.ranking import count_above, top_k
+from topshelf.ranking import check_lists, count_above, top_k
 
 __all__ = ["CatalogueHead", "Workspace", "count_above", "log_partition", "top_k"]
 
-# exp() of +-60 and the sum of a billion such terms stay inside float32, so no shift by the row maximum is needed.
-_SAFE_LOGIT = 60.0
+# Sums of a million exp(40) stay inside float32, and so do their inverses times a small weight in the backward pass: up
+# to there no shift by the row maximum is needed.
+_SAFE_LOGIT = 40.0
 _EVERY = slice(None)
 
 
@@ -71,6 +72,7 @@ def log_partition(
     bfloat16 and float16 tables are summed in float32.
     """
     positive("tau", tau)
+    check_lists("exclude", exclude, queries.size(0), items.size(0))
     dtype = torch.promote_types(queries.dtype, torch.float32)
     return _LogPartition.apply(queries.to(dtype), items.to(dtype), tau, exclude, log_weight, workspace or Workspace())
 
@@ -165,7 +167,7 @@ class _LogPartition(torch.autograd.Function):
 
 
 def _is_safe(scaled: Tensor, items: Tensor) -> bool:
-    """Whether no logit can leave [-60, 60], by Cauchy-Schwarz: true for cosine scores with tau >= 1/60."""
+    """Whether no logit can leave [-40, 40], by Cauchy-Schwarz: true for cosine scores with tau >= 1/40."""
     if scaled.numel() == 0 or items.numel() == 0:
         return True
     return bool(scaled.norm(dim=1).max() * items.norm(dim=1).max() <= _SAFE_LOGIT)
@@ -191,8 +193,8 @@ class CatalogueHead:
     the places of E that the exclusion left at zero. Three products in all, no recomputation, no fresh large tensor.
 
     A block has as many queries as its scores fit ``budget`` bytes: the more, the busier the products. With ``half`` E
-    is kept, and the two products of the backward pass are made, in bfloat16 with float32 sums; partitions and losses
-    stay float32. (Scores beyond +-60 must be shifted by their maxima; E then stays float32 too.)
+    is kept, and the two products of the backward pass are made, in bfloat16, tile by tile; their sum over the tiles,
+    partitions and losses stay float32. (Logits beyond +-40 are shifted by their maxima; E then stays float32 too.)
     """
 
     def __init__(self, budget: int = 512 * 2**20, *, half: bool = False, half_width: int = 2048) -> None:
@@ -204,14 +206,16 @@ class CatalogueHead:
         """Take the tables of a step; the blocks to go through, as (start, stop) of the queries."""
         self.tau = positive("tau", tau)
         self.n_items, dim = items.shape
+        dtype = torch.promote_types(items.dtype, torch.float32)
+        queries, items = queries.to(dtype), items.to(dtype)
         self.scaled = queries / tau
         self.needs_shift = not _is_safe(self.scaled, items)
         self.half = self.wants_half and not self.needs_shift
         stride = -(-self.n_items // 32) * 32  # whole cache lines make the products faster
         self.items = self._padded(items, stride)
-        width = self.half_width if self.half else stride
+        width = min(self.half_width, stride) if self.half else stride
         self.tiles = [(first, min(width, stride - first)) for first in range(0, stride, width)]
-        row = stride * items.element_size() // (2 if self.half else 1)
+        row = stride * 2 + width * items.element_size() if self.half else stride * items.element_size()
         n = queries.size(0)
         n_blocks = max(1, -(-n // max(1, self.budget // row)))
         rows = -(-n // n_blocks)  # blocks of one size
@@ -223,7 +227,7 @@ class CatalogueHead:
         self.to_queries = self._buffer("to queries", n * dim, items.dtype, items.device).view(n, dim)
         self.to_items = self._buffer("to items", stride * dim, items.dtype, items.device).view(stride, dim)
         self.to_items.zero_()
-        return [(start, min(start + rows, n)) for start in range(0, n, rows)]
+        return [(start, min(start + rows, n)) for start in range(0, n, max(1, rows))]
 
     def forward(
         self,
@@ -240,6 +244,8 @@ class CatalogueHead:
         ``exclude``: the block's lists of positives, none of which is in the partition; ``chosen (P,)``: places in
         ``exclude.indices`` of those that are trained on, in the order of their owners; all when None.
         """
+        if k is not None:
+            at_most("k", at_least("k", k, 1), self.n_items, "the number of items")
         n = stop - start
         owner, place, by_tile, ends = self._places(exclude, n)
         logits = torch.empty_like(place, dtype=self.scaled.dtype)

@@ -28,6 +28,7 @@ _LN2_LOW = np.float32(-2.12194440e-4)
 _C2, _C3, _C4, _C5, _C6 = (np.float32(1 / x) for x in (2, 6, 24, 120, 720))
 _ONE, _HALF, _BIAS, _LOWEST, _ZERO = (np.float32(x) for x in (1, 0.5, 127, -87, 0))
 _TINY = np.float32(1e-12)
+_NORMAL = np.float32(1.2e-38)
 _SHIFT = np.int32(23)
 _ROUND, _HIGH = np.uint32(0x7FFF), np.uint32(16)
 _LAST = np.uint32(1)
@@ -138,6 +139,8 @@ def keep_best(tile: np.ndarray, values: np.ndarray, indices: np.ndarray, first: 
             group_maxima(row, highest)
             to_keys(highest, keys)
             edge = from_key(max(reached_by(keys[:n_groups], k), _LOWEST_KEY) - 1)
+            if -_NORMAL < edge < _NORMAL:  # a processor may be told to read such numbers as 0
+                edge = -_NORMAL
         n = gather(row, first, edge, found, places) if edge == edge else 0
         if n == 0:
             continue

@@ -112,7 +112,7 @@ class TrainSettings(Settings):
     device: str = "cpu"
     """Where to train."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: gradients over the whole catalogue by products of half width; faster where the processor has them."""
+    """bfloat16: gradients over the whole catalogue by products of half width (float32 where logits pass 40)."""
     workspace_mib: int = Field(512, ge=1)
     """Memory for one block of scores."""
 

@@ -11,7 +11,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import ModuleType
 from typing import Any
 
@@ -123,10 +123,25 @@ def _share_rows(kernel: Callable[..., None], n_rows: int, width: int, *arrays: n
         tuple(None if array is None else array[start:stop] for array in arrays)
         for start, stop in itertools.pairwise(ends)
     ]
-    waiting = [_pool().submit(kernel, *part, **same) for part in parts[1:]]
-    kernel(*parts[0], **same)
+    waiting: list[Future[None]] = []
+    try:
+        for part in parts[1:]:
+            waiting.append(_submit(kernel, *part, **same))
+        kernel(*parts[0], **same)
+    finally:  # whatever happened here, nobody writes to the arrays any more
+        wait(waiting)
     for done in waiting:
         done.result()
+
+
+def _submit(kernel: Callable[..., None], *part: np.ndarray | None, **same: Any) -> Future[None]:
+    try:
+        return _pool().submit(kernel, *part, **same)
+    except RuntimeError:  # the interpreter is ending and its pools are closed: do it here
+        kernel(*part, **same)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
 
 @functools.cache

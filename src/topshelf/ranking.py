@@ -71,7 +71,7 @@ def ranked_tiles(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """:func:`top_k` a tile of queries at a time: (rows (B,), values (B, k), indices (B, k))."""
     at_most("k", at_least("k", k, 1), items.size(0), "the number of items")
-    _check_exclude(exclude, len(queries), items.size(0))
+    check_lists("exclude", exclude, len(queries), items.size(0))
     width = _tile_width(items.size(0), tile)
     board = _Board(items, width, workspace)
     for part in torch.split(_all_rows(queries, rows), board.n_rows):
@@ -95,7 +95,8 @@ def ranked_rows(
     Yields (rows (B,), values (B, k), indices (B, k), above (P,), equal (P,)), P being the number of the rows' targets.
     """
     at_most("k", at_least("k", k, 1), items.size(0), "the number of items")
-    _check_exclude(exclude, len(queries), items.size(0))
+    check_lists("exclude", exclude, len(queries), items.size(0))
+    check_lists("targets", targets, len(queries), items.size(0))
     board = _Board(items, items.size(0), workspace)
     for part in torch.split(_all_rows(queries, rows), board.n_rows):
         board.seat(queries[part], _select(exclude, part))
@@ -241,15 +242,15 @@ def _select(lists: Ragged | None, rows: Tensor) -> Ragged | None:
     return lists.select(rows.to(lists.indptr.device)) if lists is not None else None
 
 
-def _check_exclude(exclude: Ragged | None, n_queries: int, n_items: int) -> None:
-    if exclude is None:
+def check_lists(name: str, lists: Ragged | None, n_queries: int, n_items: int) -> None:
+    """Refuse lists that are not one a query, or that name items that are not there."""
+    if lists is None:
         return
-    if len(exclude) != n_queries:
-        raise DataError(f"exclude must hold one list for each of the {n_queries} queries, got {len(exclude)}")
-    if exclude.indices.numel() and not 0 <= int(exclude.indices.min()) <= int(exclude.indices.max()) < n_items:
+    if len(lists) != n_queries:
+        raise DataError(f"{name} must hold one list for each of the {n_queries} queries, got {len(lists)}")
+    if lists.indices.numel() and not 0 <= int(lists.indices.min()) <= int(lists.indices.max()) < n_items:
         raise DataError(
-            f"exclude must name items 0 to {n_items - 1}, "
-            f"got {int(exclude.indices.min())} to {int(exclude.indices.max())}"
+            f"{name} must name items 0 to {n_items - 1}, got {int(lists.indices.min())} to {int(lists.indices.max())}"
         )
 
 

@@ -117,7 +117,7 @@ def counted_step(
     threshold: Tensor,
     count: Tensor,
     excess: Tensor,
-    spread: Tensor,
+    spread: Tensor | float,
     k: int,
     *,
     each: Tensor | float = 1.0,
@@ -126,8 +126,8 @@ def counted_step(
     """:func:`incremental_step` from counts that somebody made already, over a sample or over the whole catalogue.
 
     Shapes: threshold (Q,); count and excess (Q,), how many items are above the threshold and by how much in all;
-        spread (Q,) or (), a guess of the mean excess; each (Q,) or a number, how many negatives one counted negative
-        stands for; returns (Q,).
+        spread (Q,) or a number, a guess of the mean excess; each (Q,) or a number, how many negatives one counted
+        negative stands for; returns (Q,).
     """
     positive("rate", rate)
     # One counted item's worth of the guess steadies the scale where few scores, or none, are above the level; half

@@ -255,10 +255,56 @@ def test_every_pair_by_blocks_gives_the_same_loss_and_gradients_as_one_piece(ord
     expected = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     objective.workspace = Workspace(budget)
-    assert len(objective._affordable(batch, 50)) == {1: batch.query.numel(), 2**20: 1}.get(
-        budget, len(objective._affordable(batch, 50))
-    )
+    n, n_queries = len(objective._affordable(batch, 50)), batch.query.numel()
+    assert {1: n == n_queries, 20_000: 1 < n < n_queries, 2**20: n == 1}[budget]
     number, _ = objective.backward(batch, stream(1))
     assert not objective.by_blocks
     assert number == pytest.approx(value.item(), rel=1e-5)
     assert_close([parameter.grad for parameter in model.parameters()], expected, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("in_step", ["exact", ("follow", 0.5)])
+def test_the_memory_of_a_step_changes_neither_thresholds_nor_loss(in_step):
+    split = make_split(generate(80, 50, interactions_per_user=8, seed=1), seed=0)
+    config, found = resolve(make_config({"k": 5})), []
+    for budget in (2**20, 3 * 64 * 4):
+        torch.manual_seed(0)
+        model, positives = build_model(config, 80, 50), split.train.ragged()
+        objective = build_objective(config, model, positives)
+        objective.head = CatalogueHead(budget)
+        batch = next(Batches(positives, 50, order="query", size=60).epoch(stream(0)))
+        number, _ = objective.backward(batch, stream(1), in_step)
+        found.append((torch.tensor(number), objective.loss.threshold))
+    assert found[0][1].any()
+    assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("score", ["cosine", "dot"])
+def test_gradients_of_two_steps_add_up(score):
+    split = make_split(generate(40, 50, interactions_per_user=8, seed=1), seed=0)
+    config = resolve(make_config({"k": 5, "model": {"score": score}}))
+    torch.manual_seed(0)
+    model, positives = build_model(config, 40, 50), split.train.ragged()
+    model.sparse_rows = True
+    objective = build_objective(config, model, positives)
+    batches, parts = list(Batches(positives, 50, order="query", size=20).epoch(stream(0))), []
+    for batch in batches:
+        model.zero_grad()
+        objective.backward(batch, stream(1))
+        parts.append([parameter.grad.to_dense().clone() for parameter in model.parameters()])
+    model.zero_grad()
+    for batch in batches:
+        objective.backward(batch, stream(1))
+    together = [parameter.grad.to_dense() for parameter in model.parameters()]
+    assert_close(together, [a + b for a, b in zip(*parts, strict=True)])
+
+
+def test_half_width_products_are_for_losses_by_blocks_and_processors_that_have_them(monkeypatch):
+    split = make_split(generate(20, 30, interactions_per_user=5))
+    config = resolve(make_config({"k": 3, "loss": {"name": "bpr"}, "train": {"precision": "bfloat16"}}))
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    with pytest.raises(ConfigError, match="is for losses of the softmax family over the whole catalogue"):
+        build_objective(config, build_model(config, 20, 30), split.train.ragged())
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    with pytest.raises(ConfigError, match="needs a processor with bfloat16 products"):
+        build_objective(config, build_model(config, 20, 30), split.train.ragged())

@@ -81,6 +81,8 @@ class StopAfter:
         {"loss": {"name": "slatk"}, "threshold": {"estimator": "iid", "every": 2, "n": 30}},
         {"loss": {"name": "slatk"}, "threshold": {"estimator": "regression", "n": 30}},
         {"loss": {"name": "slatk"}, "threshold": {"estimator": "incremental", "n": 30}, "train": {"order": "pair"}},
+        {"loss": {"name": "slatk"}, "threshold": {"estimator": "incremental"}},
+        {"loss": {"name": "bpr"}, "negatives": {"kind": "catalogue"}},
         {"loss": {"name": "softmax"}, "negatives": {"kind": "shared", "n": 20}, "train": {"order": "pair"}},
         {"loss": {"name": "softmax"}, "negatives": {"kind": "in_batch"}},
         {"loss": {"name": "bpr"}, "train": {"order": "pair"}},
@@ -90,6 +92,13 @@ class StopAfter:
         {"loss": {"name": "slatk"}, "train": {"refit": True}},
         {"loss": {"name": "slatk"}, "train": {"refit": "all"}},
         {"loss": {"name": "slatk"}, "train": {"optimizer": "row_adam"}},
+        {"loss": {"name": "softmax"}, "model": {"score": "dot"}, "train": {"optimizer": "row_adam"}},
+        pytest.param(
+            {"loss": {"name": "slatk"}, "train": {"precision": "bfloat16"}},
+            marks=pytest.mark.skipif(
+                not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="the processor has no bfloat16 products"
+            ),
+        ),
     ],
     ids=lambda settings: "-".join(str(v) for part in settings.values() for v in part.values()),
 )

@@ -12,7 +12,10 @@ from topshelf import kernels
 
 
 def unit_rows(table: Tensor) -> Tensor:
-    """Each row divided by its length, (N, d): ``F.normalize``, one pass each way where a kernel fits."""
+    """Each row divided by its length, (N, d): ``F.normalize``, one pass each way where a kernel fits.
+
+    The kernel's gradient cannot be differentiated again.
+    """
     if kernels.fits(table) and table.is_contiguous():
         return _UnitRows.apply(table)
     return F.normalize(table, dim=1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
+
 from topshelf.catalogue import Workspace
 from topshelf.config import Component, NegativesSettings, RunConfig, complete
 from topshelf.errors import ConfigError, one_of
@@ -69,6 +71,12 @@ def build_negatives(config: RunConfig, loss: Loss) -> Negatives:
 
 def build_objective(config: RunConfig, model: Model, positives: Ragged) -> Objective:
     loss = build_loss(config, model.n_queries).to(config.train.device)
+    half = config.train.precision == "bfloat16"
+    if half and config.train.device == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        raise ConfigError(
+            "train.precision = 'bfloat16' needs a processor with bfloat16 products (AVX-512 or AMX), and this one has "
+            "none: it would be slower. Set train.precision = 'float32'"
+        )
     return Objective(
         model,
         loss,
@@ -76,7 +84,7 @@ def build_objective(config: RunConfig, model: Model, positives: Ragged) -> Objec
         positives,
         effective_n=config.negatives.effective_n,
         workspace=Workspace(config.train.workspace_mib * 2**20),
-        half=config.train.precision == "bfloat16",
+        half=half,
     )
 
 

@@ -88,7 +88,10 @@ class Objective:
         scored = Scored(queries.detach(), items.detach())
         number, gradients = self._by_blocks(batch, scored, in_step) if self.by_blocks else self._by_pairs(batch, scored)
         if math.isfinite(number):
-            torch.autograd.backward([queries, items], list(gradients))
+            to_queries, to_items = gradients  # the first is copied: a sparse gradient would keep the head's buffer
+            torch.autograd.backward(
+                [queries, items], [to_queries.to(queries.dtype, copy=True), to_items.to(items.dtype)]
+            )
         return number, scored
 
     @property
@@ -120,21 +123,20 @@ class Objective:
         if in_step == "exact":
             block = self.head.forward(start, stop, part.positives, part.chosen(), k=loss.k)
             assert block.threshold is not None
-            loss.threshold[part.query] = block.threshold
+            loss.threshold[part.query] = block.threshold.to(loss.threshold.dtype)
             return block
         assert isinstance(in_step, tuple)
-        level = loss.threshold[part.query]
+        level = loss.threshold[part.query].to(self.head.scaled.dtype)
         block = self.head.forward(start, stop, part.positives, part.chosen(), level=level)
         assert block.above is not None
-        count, excess = block.above
-        # The block's mean excess; tau where every threshold is above every score.
-        spread = torch.where(count.any(), excess.sum() / count.sum().clamp(min=1), loss.tau)
-        loss.threshold[part.query] = counted_step(level, count, excess, spread, loss.k, rate=in_step[1])
+        moved = counted_step(level, *block.above, loss.tau, loss.k, rate=in_step[1])
+        loss.threshold[part.query] = moved.to(loss.threshold.dtype)
         return block
 
     def _by_pairs(self, batch: Batch, scored: Scored) -> tuple[float, tuple[Tensor, Tensor]]:
         """Losses that look at every pair of a positive and a negative: as many queries at once as the budget holds."""
         queries, items = scored
+        self._check_dense(int(batch.counts().max()) * items.size(0))  # one query is never cut
         to_queries, to_items = torch.empty_like(queries), torch.zeros_like(items)
         number = 0.0
         for start, stop in self._affordable(batch, items.size(0)):
@@ -152,7 +154,7 @@ class Objective:
             )
             value = value * (positive.numel() / batch.item.numel())
             to_positive, to_negative = torch.autograd.grad(value, (positive, negative))
-            to_negative = to_negative.index_put((part.owner, part.item), to_positive, accumulate=True)
+            to_negative.index_put_((part.owner, part.item), to_positive, accumulate=True)
             torch.mm(to_negative, items, out=to_queries[start:stop])
             to_items.addmm_(to_negative.T, queries[start:stop])
             number += value.item()

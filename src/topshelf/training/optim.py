@@ -37,6 +37,7 @@ class RowAdam(torch.optim.Optimizer):
             "betas": betas,
             "eps": positive("eps", eps),
             "weight_decay": at_least("weight_decay", weight_decay, 0.0),
+            "fused": True,  # tells torch's load_state_dict to bring the step counts to the parameter's device
         }
         super().__init__(parameters, defaults)
 
