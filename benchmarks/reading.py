@@ -1,11 +1,17 @@
-"""How fast a large file becomes Interactions. Run: python benchmarks/reading.py [rows]"""
+"""How fast a large file becomes Interactions: CSV and Parquet, integer and text ids.
+
+python benchmarks/reading.py [--quick] [--rows 10000000] [--json FILE]
+"""
 
 from __future__ import annotations
 
-import sys
+import argparse
+import json
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -25,8 +31,8 @@ def table(rows: int) -> pl.DataFrame:
     )
 
 
-def main(rows: int) -> None:
-    frame = table(rows)
+def measure(rows: int) -> list[dict[str, Any]]:
+    frame, found = table(rows), []
     named = frame.with_columns(pl.format("u{}", "user").alias("user"), pl.format("i{}", "item").alias("item"))
     with tempfile.TemporaryDirectory() as folder:
         for label, content in (("integer ids", frame), ("text ids", named)):
@@ -36,10 +42,26 @@ def main(rows: int) -> None:
             for path in (csv, parquet):
                 start = time.perf_counter()
                 read = read_interactions(path)
-                seconds = time.perf_counter() - start
-                megabytes = path.stat().st_size / 1e6
-                print(f"{path.suffix[1:]:8} {label:12} {megabytes:6.0f} MB {seconds:6.1f} s  {read}")
+                seconds, megabytes = time.perf_counter() - start, path.stat().st_size / 1e6
+                found.append({"format": path.suffix[1:], "ids": label, "megabytes": megabytes, "seconds": seconds})
+                print(f"| {path.suffix[1:]} | {label} | {megabytes:.0f} | {seconds:.1f} | {read} |", flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a hundred thousand rows")
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows = 100_000 if options.quick else options.rows
+    print("| format | ids | MB | seconds | read |\n|---|---|---|---|---|")
+    results = measure(rows)
+    if options.json:
+        command = f"python benchmarks/reading.py --rows {rows}"
+        found = {"command": command, "date": datetime.now(UTC).date().isoformat(), "results": results}
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000)
+    main()
