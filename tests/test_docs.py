@@ -70,3 +70,19 @@ def test_the_speed_table_is_the_committed_result():
     for found in result["results"]:
         for label, speedup in found["speedup"].items():
             assert f"| {found['data']} | {label} | {found['seconds'][label]:.3f} | {speedup:,.0f}x |" in page
+
+
+def test_the_speed_page_has_the_committed_overheads_and_qualities():
+    page = (ROOT / "docs" / "speed.md").read_text()
+    overhead = json.loads((ROOT / "benchmarks" / "results" / "overhead.json").read_text())
+    for found in overhead["results"]:
+        for label, seconds in found["seconds"].items():
+            assert f"| {found['data']} | {label} | {seconds:.4f} | {found['ratio'][label] - 1:+.1%} |" in page
+    convergence = json.loads((ROOT / "benchmarks" / "results" / "convergence.json").read_text())
+    assert module(ROOT / "benchmarks" / "convergence.py").table(convergence["rows"]) in page
+
+
+def test_the_scaling_page_is_the_committed_result(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    result = json.loads((ROOT / "benchmarks" / "results" / "scaling.json").read_text())
+    assert module(ROOT / "benchmarks" / "scaling.py").figures(result) in (ROOT / "docs" / "scaling.md").read_text()
