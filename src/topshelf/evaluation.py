@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from topshelf.statistics import PairedResult, bootstrap_intervals, paired_test
 
 PROTOCOLS = ("standard", "paper")
 CUTOFFS = (5, 10, 20, 50)
+BLOCK = 1 << 13  # users whose lists are scored at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +132,9 @@ def ndcg(queries: Queries, items: Tensor, relevant: Ragged, exclude: Ragged | No
     if users.numel() == 0:
         raise DataError("relevant must hold at least one item for at least one query, got none")
     total = 0.0
-    for part, _, indices in ranked_tiles(queries, items, k, exclude=exclude, rows=users):
+    for part, _, indices in _in_blocks(ranked_tiles(queries, items, k, exclude=exclude, rows=users)):
         wanted = _select(relevant, part)
-        total += float(ndcg_at_k(kernels.hits(indices.cpu(), wanted.indptr, wanted.indices), wanted.counts).sum())
+        total += float(ndcg_at_k(kernels.hits(indices, wanted.indptr, wanted.indices), wanted.counts).sum())
     return total / users.numel()
 
 
@@ -181,18 +182,30 @@ def _rank_users(
         if with_auc
         else ranked_tiles(queries, items, cutoffs[-1], exclude=masked, rows=users)
     )
-    for part, _, listed, *counts in ranked:
-        indices, wanted = listed.cpu(), _select(relevant, part)
+    for part, _, indices, *counts in _in_blocks(ranked):
+        wanted = _select(relevant, part)
         hits = kernels.hits(indices, wanted.indptr, wanted.indices)
         columns = [metric(hits[:, :k], wanted.counts) for metric in METRICS.values() for k in cutoffs]
         if with_auc:
-            columns.append(_user_auc(torch.stack(counts).cpu(), wanted, n_items - masked.counts[part]))
+            columns.append(_user_auc(torch.stack(counts), wanted, n_items - masked.counts[part]))
         torch.stack(columns, out=table[:, done : done + part.numel()])
         done += part.numel()
         for above, k in zip((0, *cutoffs), cutoffs, strict=False):
             between[k] += item_exposure(indices[:, above:k], n_items)
     exposure = torch.stack(list(between.values())).cumsum(0)  # lists are nested: K places hold those of smaller K
     return dict(zip(names, table, strict=True)), dict(zip(cutoffs, exposure, strict=True))
+
+
+def _in_blocks(ranked: Iterable[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
+    """Tiles of ranked users put together on the CPU: many small operations on each would cost more than its ranking."""
+    waiting: list[tuple[Tensor, ...]] = []
+    for tile in ranked:
+        waiting.append(tuple(tensor.cpu() for tensor in tile))
+        if sum(some[0].numel() for some in waiting) >= BLOCK:
+            yield tuple(torch.cat(parts) for parts in zip(*waiting, strict=True))
+            waiting = []
+    if waiting:
+        yield tuple(torch.cat(parts) for parts in zip(*waiting, strict=True))
 
 
 def _user_auc(counts: Tensor, wanted: Ragged, n_candidates: Tensor) -> Tensor:
