@@ -83,7 +83,7 @@ class ThresholdSettings(Settings):
     every: int = Field(5, ge=1)
     """exact, sampled, iid: epochs between two updates (the paper's T_beta)."""
     n: int = Field(1000, ge=1)
-    """sampled, iid, regression, incremental: items drawn for an estimate."""
+    """sampled, iid, regression, and incremental without the exact catalogue: items drawn for an estimate."""
     rate: float | None = Field(None, gt=0)
     """regression (0.1), incremental (0.5): size of a step."""
 

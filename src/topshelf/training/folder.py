@@ -129,7 +129,7 @@ class RunFolder:
 
 def environment(config: RunConfig) -> dict[str, Any]:
     """What the numbers depend on besides the config. Another thread count can change the last bits of a sum."""
-    packages = ("topshelf", "torch", "numpy", "scipy", "polars", "safetensors", "pydantic")
+    packages = ("topshelf", "torch", "numpy", "scipy", "polars", "numba", "safetensors", "pydantic")
     return {
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in packages},
@@ -139,6 +139,16 @@ def environment(config: RunConfig) -> dict[str, Any]:
         "seed": config.seed,
         "command": sys.argv,
     }
+
+
+def peak_mib() -> float | None:
+    """The most memory this process has held, imports and data included; None where the system does not say."""
+    if sys.platform == "win32":
+        return None
+    import resource  # not there on Windows
+
+    units = 1024**2 if sys.platform == "darwin" else 1024
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / units, 1)
 
 
 def _tensor(values: np.ndarray) -> torch.Tensor:

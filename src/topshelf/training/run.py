@@ -17,7 +17,7 @@ from topshelf.evaluation import Evaluation, evaluate
 from topshelf.models import Model
 from topshelf.training import checkpoint
 from topshelf.training.build import build_model, resolve
-from topshelf.training.folder import RunFolder
+from topshelf.training.folder import RunFolder, peak_mib
 from topshelf.training.phases import Lists, Outcome, Phases
 
 
@@ -94,6 +94,7 @@ class Fitted:
             "valid": valid,
             "best_epoch": self.best_epoch,
             "seconds": round(self.seconds, 3),
+            "peak_mib": peak_mib(),
         }
 
 
