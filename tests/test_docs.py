@@ -86,3 +86,12 @@ def test_the_scaling_page_is_the_committed_result(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     result = json.loads((ROOT / "benchmarks" / "results" / "scaling.json").read_text())
     assert module(ROOT / "benchmarks" / "scaling.py").figures(result) in (ROOT / "docs" / "scaling.md").read_text()
+
+
+def test_the_cost_of_evaluation_is_the_committed_result():
+    page = (ROOT / "docs" / "evaluation.md").read_text()
+    result = json.loads((ROOT / "benchmarks" / "results" / "evaluation.json").read_text())
+    assert result["date"] in page
+    for found in result["results"]:
+        for label, over in found["over_product"].items():
+            assert f"| {found['data']} | {label} | {found['seconds'][label]:.3f} | {over:.2f}x |" in page
