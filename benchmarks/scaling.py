@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from topshelf.config import assemble
+from topshelf.config import TrainSettings, assemble
 from topshelf.data import generate
 from topshelf.evaluation import evaluate
 from topshelf.negatives import draw_negatives
@@ -60,6 +60,7 @@ LEAST_SECONDS = 0.5  # for each step asked for: short steps are repeated more of
 LIMIT = 12.0  # GiB, of issue 3
 BATCH, K, SAMPLE = 2048, 20, 2048
 GIB = 2**30
+WORKSPACE = TrainSettings().workspace_mib * 2**20
 
 
 class Phases:
@@ -227,16 +228,27 @@ def terms(run: dict[str, Any]) -> list[float]:
 TERMS = ("always", "users * d", "items * d", "interactions")
 
 
+def scores_of_a_block(run: dict[str, Any]) -> int:
+    """Bytes of the scores that a step holds: a batch over the catalogue, or blocks of it that fit the workspace."""
+    row = 4 * run["items"]
+    n_blocks = -(-BATCH // (WORKSPACE // row))
+    return -(-BATCH // n_blocks) * row
+
+
 def memory_formula(runs: list[dict[str, Any]], largest: dict[str, Any]) -> dict[str, Any]:
-    """Bytes of each term, none negative, by relative least squares on the small sizes; the largest is the check."""
+    """Bytes of each term, none negative, by relative least squares on the small sizes; the largest is the check.
+
+    The scores of a block are known; the rest is fitted.
+    """
     measured = np.array([above_library(run) * GIB for run in runs])
+    known = np.array([scores_of_a_block(run) for run in runs]) / measured
     table = np.array([terms(run) for run in runs]) / measured[:, None]
     scale = table.max(0)
-    found = nnls(table / scale, np.ones(len(runs)))[0] / scale
-    foretold = float(found @ terms(largest)) / GIB
+    found = nnls(table / scale, 1 - known)[0] / scale
+    foretold = (float(found @ terms(largest)) + scores_of_a_block(largest)) / GIB
     return {
         "bytes": dict(zip(TERMS, found.tolist(), strict=True)),
-        "largest_error_of_fit": float(np.abs(table @ found - 1).max()),
+        "largest_error_of_fit": float(np.abs(table @ found + known - 1).max()),
         "largest_size_foretold_gib": foretold,
         "largest_size_measured_gib": above_library(largest),
     }
@@ -276,7 +288,8 @@ def memory_sentence(found: dict[str, Any]) -> str:
     always, *factors = found["bytes"].items()
     parts = " + ".join(f"{value:.0f} {name}" for name, value in factors)
     return (
-        f"Peak memory above the library's own, in bytes: {parts} + {always[1] / 2**20:.0f} MiB. The fit is off by "
+        f"Peak memory above the library's own, in bytes: {parts} + {always[1] / 2**20:.0f} MiB, and the scores of a "
+        f"block: 4 * batch * items, at most {WORKSPACE >> 20} MiB (`train.workspace_mib`). The fit is off by "
         f"at most {found['largest_error_of_fit']:.0%}; for the largest size, which it has not seen, it gives "
         f"{found['largest_size_foretold_gib']:.2f} GiB, and {found['largest_size_measured_gib']:.2f} GiB were measured."
     )
