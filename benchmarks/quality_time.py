@@ -73,7 +73,7 @@ PAPER = {
     "amazon2014-electronic": (0.01, 0.2, 2.25, 20),
     "gowalla": (0.01, 0.1, 1.0, 20),
 }
-CAPS = {"amazon2014-health": 120, "amazon2014-electronic": 60, "gowalla": 60}  # seconds of the plain reference
+CAPS = {"amazon2014-health": 60, "amazon2014-electronic": 30, "gowalla": 30}  # seconds of the plain reference
 ITERATIONS = 30  # of iALS
 FACTORS = {"ials": 64, "ials256": 256}
 # The best regularization of iALS grows with alpha, so the grid is one of their ratio.
