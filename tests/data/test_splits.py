@@ -82,8 +82,8 @@ def test_time_split_does_not_leak(data, fraction):
 def test_no_interaction_is_lost_or_doubled_but_the_counted(data, kind, seed):
     try:
         split = make_split(data, kind=kind, valid_fraction=0.3, seed=seed)
-    except DataError:
-        assume(False)
+    except DataError:  # too little to split: refused, so nothing is lost
+        return
     dropped = split.notes["dropped_test"] + split.notes["dropped_valid"]
     assert_parts(data, split.train, split.valid, split.test, dropped=dropped)
     if kind == "time" and len(split.valid):
