@@ -95,3 +95,12 @@ def test_the_cost_of_evaluation_is_the_committed_result():
     for found in result["results"]:
         for label, over in found["over_product"].items():
             assert f"| {found['data']} | {label} | {found['seconds'][label]:.3f} | {over:.2f}x |" in page
+
+
+def test_the_readmes_speed_is_the_committed_result():
+    page = " ".join((ROOT / "README.md").read_text().split())
+    training = json.loads((ROOT / "benchmarks" / "results" / "training.json").read_text())
+    for found in training["results"]:
+        assert f"{found['speedup']['SL@20, exact catalogue']:,.0f}x" in page
+    scaling = json.loads((ROOT / "benchmarks" / "results" / "scaling.json").read_text())
+    assert f"{scaling['results']['runs'][-2]['peak']:.1f} GiB" in page

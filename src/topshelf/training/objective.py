@@ -143,15 +143,7 @@ class Objective:
             part = batch.part(start, stop)
             negative = (queries[start:stop] @ items.T).requires_grad_()
             positive = negative.detach()[part.owner, part.item].requires_grad_()
-            draw = Draw(None, part.positives)
-            value = self.loss(
-                positive,
-                negative,
-                part.owner,
-                query=part.query,
-                mask=draw.mask(items.size(0)),
-                log_q=self._log_q(draw, negative),
-            )
+            value = self._pairs_loss(part, Draw(None, part.positives), positive, negative)
             value = value * (positive.numel() / batch.item.numel())
             to_positive, to_negative = torch.autograd.grad(value, (positive, negative))
             to_negative.index_put_((part.owner, part.item), to_positive, accumulate=True)
@@ -200,15 +192,11 @@ class Objective:
             partition = partition - self._scale(columns.size(0))
             return self.loss(positive, owner=batch.owner, query=batch.query, log_partition=partition)
         self._check_dense(batch.item.numel() * columns.size(0))
-        negative = queries @ columns.T
-        return self.loss(
-            positive,
-            negative,
-            batch.owner,
-            query=batch.query,
-            mask=draw.mask(columns.size(0)),
-            log_q=self._log_q(draw, negative),
-        )
+        return self._pairs_loss(batch, draw, positive, queries @ columns.T)
+
+    def _pairs_loss(self, batch: Batch, draw: Draw, positive: Tensor, negative: Tensor) -> Tensor:
+        mask, log_q = draw.mask(negative.size(1)), self._log_q(draw, negative)
+        return self.loss(positive, negative, batch.owner, query=batch.query, mask=mask, log_q=log_q)
 
     def _check_dense(self, n_cells: int) -> None:
         """A loss that looks at every pair holds (P, N) margins, some copies of them, and their gradients."""
