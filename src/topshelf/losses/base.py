@@ -7,29 +7,79 @@ A batch holds Q queries and all P positives of those queries; ``owner (P,)`` say
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from topshelf.errors import ConfigError, one_of
 
 Reduction = Literal["mean", "sum", "none"]
+Ranges = dict[str, tuple[float | int | str, ...]]
+
+# The paper's search space of its optimizer, for every loss; "dot" losses go one step lower.
+COSINE_RATES = (0.1, 0.01, 0.001)
+DOT_RATES = (0.1, 0.01, 0.001, 0.0001)
+DECAYS = (0.0, 1e-4, 1e-5, 1e-6)
+TEMPERATURES = (0.01, 0.05, 0.1, 0.2, 0.5)
+
+
+class Extras(NamedTuple):
+    """What a loss may be told beside the scores. Which of them it cannot do without is in its ``needs``."""
+
+    query: Tensor | None = None  # (Q,), index of each query, for losses that keep state of queries
+    mask: Tensor | None = None  # (Q, N), True where a negative does not count
+    log_q: Tensor | None = None  # (N,) or (Q, N), log of how much likelier than uniform a negative was drawn
+    log_partition: Tensor | None = None  # (Q,), in place of the negatives
+    pair: Tensor | None = None  # (P,), index of each positive among all training positives
+    negative_item: Tensor | None = None  # (N,) or (Q, N), index of each negative's item
+    query_vector: Tensor | None = None  # (Q, d)
+    item_vector: Tensor | None = None  # (P, d), of the positives
+
+
+_WHAT = {
+    "negative": "the scores of negatives (Q, N); a log_partition does not determine it",
+    "query": "query (Q,), the index of each query: it keeps state of them",
+    "pair": "pair (P,), the index of each positive among all training positives: it keeps state of them",
+    "negative_item": "negative_item (N,) or (Q, N), the index of each negative's item",
+    "query_vector": "query_vector (Q, d), the vectors of the queries",
+    "item_vector": "item_vector (P, d), the vectors of the positives",
+}
 
 
 class Loss(nn.Module):
     """Base of the module forms. A subclass adds checked settings and state to a pure function, nothing else.
 
-    ``accepts_partition`` says that the loss can take ``log_partition (Q,)``, the log of the partition sum of
-    ``exp(score / tau)``, in place of the (Q, N) negatives; it then has an attribute ``tau``. ``preferred_score`` is
-    what models with a choice of scores use when nobody chose; ``n_negatives`` how many are drawn for each query when
-    nobody said and the loss cannot take a log-partition.
+    A subclass has ``each``, the losses of a batch's positives, and says:
+
+    - ``formula``: the pure function, whose docstring documents the loss;
+    - ``ranges``: what is searched when it is tuned, by the names of a run's settings;
+    - ``needs``: which of ``negative`` and :class:`Extras` it cannot do without;
+    - ``accepts_partition``: it can take ``log_partition (Q,)``, the log of the partition sum of ``exp(score / tau)``,
+      in place of the (Q, N) negatives, and then has an attribute ``tau``;
+    - ``is_separable``: the mean over a batch is the mean over its parts;
+    - ``needs_whole_queries``: all positives of a query must be in the batch (``train.order = "query"``);
+    - ``keeps_thresholds``: it has ``k`` and a buffer ``threshold (n_queries,)`` that somebody else moves;
+    - ``preferred_score`` and ``preferred_negatives``: what a run uses when nobody chose; ``n_negatives``: how many are
+      drawn for each query when nobody said.
+
+    Constructor arguments named ``n_queries``, ``n_items`` and ``n_positives`` are filled in by the trainer.
     """
 
+    formula: ClassVar[Callable[..., Tensor]]
+    ranges: ClassVar[Ranges] = {}
+    needs: ClassVar[tuple[str, ...]] = ("negative",)
     accepts_partition: bool = False
     tau: float
-    is_separable: ClassVar[bool] = True
+    is_separable: bool = True
+    needs_whole_queries: bool = False
+    keeps_thresholds: ClassVar[bool] = False
+    k: int
+    threshold: Tensor
     preferred_score: ClassVar[Literal["cosine", "dot"]] = "cosine"
+    preferred_negatives: ClassVar[Literal["auto", "catalogue", "shared", "per_query", "in_batch"]] = "auto"
     n_negatives: ClassVar[int] = 1000
 
     def __init__(self, reduction: Reduction = "mean") -> None:
@@ -46,15 +96,51 @@ class Loss(nn.Module):
         mask: Tensor | None = None,
         log_q: Tensor | None = None,
         log_partition: Tensor | None = None,
+        pair: Tensor | None = None,
+        negative_item: Tensor | None = None,
+        query_vector: Tensor | None = None,
+        item_vector: Tensor | None = None,
     ) -> Tensor:
-        """The loss of a batch.
+        """The loss of a batch: a number, or (P,) with reduction "none".
 
-        Shapes: positive (P,); negative (Q, N); owner (P,), default one query a positive; query (Q,), the index of
-        each query where the loss keeps state of queries; mask (Q, N), True where a negative does not count; log_q
-        (N,) or (Q, N), log of how much likelier than under a uniform draw each negative was drawn; log_partition
-        (Q,), in place of negative where ``accepts_partition``. Returns a number, or (P,) with reduction "none".
+        Shapes: positive (P,); negative (Q, N); owner (P,), default one query a positive; the others as in
+        :class:`Extras`. In training mode losses with state move it, in evaluation mode they do not.
         """
+        extras = Extras(query, mask, log_q, log_partition, pair, negative_item, query_vector, item_vector)
+        for name in self.needs:
+            if (negative if name == "negative" else getattr(extras, name)) is None:
+                raise ConfigError(f"{type(self).__name__} needs {_WHAT[name]}: pass {name}")
+        return reduce(self.each(positive, negative, owner, extras), self.reduction)
+
+    def each(self, positive: Tensor, negative: Any, owner: Tensor | None, extras: Extras) -> Tensor:
+        """The loss of every positive, (P,). ``negative`` is a Tensor where ``needs`` says so."""
         raise NotImplementedError
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Told before each epoch, counted from 1, by whoever trains; for losses whose parts take turns."""
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """The loss's own parameters as groups of an optimizer, beside a model trained at ``learning_rate``.
+
+        Everything is to be *minimised*: what must ascend has its gradient turned round (:func:`ascending`).
+        """
+        parameters = list(self.parameters())
+        return [{"params": parameters, "lr": learning_rate, "weight_decay": 0.0}] if parameters else []
+
+
+class _Ascending(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:  # noqa: ARG004
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ARG004
+        return -gradient
+
+
+def ascending(value: Tensor) -> Tensor:
+    """The same value with its gradient turned round: a descending optimizer then ascends it."""
+    return _Ascending.apply(value)  # type: ignore[no-any-return]
 
 
 def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
@@ -82,6 +168,26 @@ def widened(scores: Tensor) -> Tensor:
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
+def margins(positive: Tensor, negative: Tensor, owner: Tensor) -> Tensor:
+    """How far each negative is above each positive, s_j - s_i, (P, N)."""
+    # F.embedding, not indexing: its backward pass adds in a fixed order.
+    return F.embedding(owner, widened(negative)) - widened(positive).unsqueeze(1)
+
+
+def negative_weights(negative: Tensor, mask: Tensor | None, log_q: Tensor | None) -> Tensor:
+    """What each negative counts, (Q, N): 1, over how much likelier than uniform it was drawn, or 0 where masked."""
+    weights = torch.ones_like(widened(negative))
+    if log_q is not None:
+        weights = weights * torch.exp(-log_q)
+    return weights if mask is None else weights.masked_fill(mask, 0.0)
+
+
+def mean_over(values: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean over the last axis; 0 where nothing counts."""
+    total = weights.sum(-1)
+    return (values * weights).sum(-1) / torch.where(total > 0, total, torch.ones_like(total))
+
+
 def sampled_log_partition(negative: Tensor, tau: float, mask: Tensor | None, log_q: Tensor | None) -> Tensor:
     r"""Log of the sum of :math:`e^{s_j/\tau - \log q_j}` over each query's negatives, (Q, N) to (Q,).
 
@@ -92,11 +198,16 @@ def sampled_log_partition(negative: Tensor, tau: float, mask: Tensor | None, log
         logits = logits - log_q
     if mask is not None:
         logits = logits.masked_fill(mask, -math.inf)
-    if logits.size(1) == 0:
-        return logits.new_full((logits.size(0),), -math.inf)
+    return log_sum_exp(logits)
+
+
+def log_sum_exp(logits: Tensor) -> Tensor:
+    """Log-sum-exp over the last axis, (Q, N) to (Q,), with no NaN in the gradient of a row that is all -inf."""
+    if logits.size(-1) == 0:
+        return logits.new_full(logits.shape[:-1], -math.inf)
     # A row of -inf has no gradient; zeros keep its backward pass free of NaN.
-    empty = (logits == -math.inf).all(1)
-    total = logits.masked_fill(empty.unsqueeze(1), 0.0).logsumexp(1)
+    empty = (logits == -math.inf).all(-1)
+    total = logits.masked_fill(empty.unsqueeze(-1), 0.0).logsumexp(-1)
     return total.masked_fill(empty, -math.inf)
 
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-import torch
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.errors import ConfigError
-from topshelf.losses.base import Loss, Reduction, owners, reduce, widened
+from topshelf.losses.base import (
+    DECAYS,
+    DOT_RATES,
+    Extras,
+    Loss,
+    Ranges,
+    Reduction,
+    margins,
+    mean_over,
+    negative_weights,
+    owners,
+)
 
 
 def bpr_loss(
@@ -29,38 +40,20 @@ def bpr_loss(
     Paper: Rendle et al., BPR, UAI 2009.   Relations: the mean, not the log of a sum, over negatives.
     """
     owner = owners(positive, negative.size(0), owner)
-    # F.embedding, not indexing: its backward pass adds in a fixed order.
-    margins = F.embedding(owner, widened(negative)) - widened(positive).unsqueeze(1)  # (P, N)
-    weights = torch.ones_like(negative, dtype=margins.dtype)
-    if log_q is not None:
-        weights = weights * torch.exp(-log_q)
-    if mask is not None:
-        weights = weights.masked_fill(mask, 0.0)
-    weights = weights[owner]
-    total = weights.sum(1)
-    return (F.softplus(margins) * weights).sum(1) / torch.where(total > 0, total, torch.ones_like(total))
+    weights = negative_weights(negative, mask, log_q)[owner]
+    return mean_over(F.softplus(margins(positive, negative, owner)), weights)
 
 
 class BPR(Loss):
     """Module form of :func:`bpr_loss`."""
 
+    formula = staticmethod(bpr_loss)
+    ranges: ClassVar[Ranges] = {"train.learning_rate": DOT_RATES, "train.weight_decay": DECAYS}
     preferred_score = "dot"
     n_negatives = 1
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
 
-    def forward(
-        self,
-        positive: Tensor,
-        negative: Tensor | None = None,
-        owner: Tensor | None = None,
-        *,
-        query: Tensor | None = None,  # noqa: ARG002  keeps no state of queries
-        mask: Tensor | None = None,
-        log_q: Tensor | None = None,
-        log_partition: Tensor | None = None,
-    ) -> Tensor:
-        if negative is None or log_partition is not None:
-            raise ConfigError("BPR needs the scores of negatives (Q, N); a log_partition does not determine it")
-        return reduce(bpr_loss(positive, negative, owner, mask=mask, log_q=log_q), self.reduction)
+    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
+        return bpr_loss(positive, negative, owner, mask=extras.mask, log_q=extras.log_q)

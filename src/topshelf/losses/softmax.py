@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from topshelf.errors import ConfigError
 from topshelf.errors import positive as positive_number
 from topshelf.losses.base import (
+    COSINE_RATES,
+    DECAYS,
+    TEMPERATURES,
+    Extras,
     Loss,
+    Ranges,
     Reduction,
     owners,
-    reduce,
     sampled_log_partition,
     widened,
     without_rivals_zero,
@@ -66,24 +72,26 @@ def partition_of(
 class SoftmaxLoss(Loss):
     """Module form of :func:`softmax_loss`."""
 
+    formula = staticmethod(softmax_loss)
+    ranges: ClassVar[Ranges] = {
+        "train.learning_rate": COSINE_RATES,
+        "train.weight_decay": DECAYS,
+        "loss.tau": TEMPERATURES,
+    }
+    needs = ()
     accepts_partition = True
 
     def __init__(self, *, tau: float = 0.2, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.tau = positive_number("tau", tau)
 
-    def forward(
-        self,
-        positive: Tensor,
-        negative: Tensor | None = None,
-        owner: Tensor | None = None,
-        *,
-        query: Tensor | None = None,  # noqa: ARG002  keeps no state of queries
-        mask: Tensor | None = None,
-        log_q: Tensor | None = None,
-        log_partition: Tensor | None = None,
-    ) -> Tensor:
-        losses = softmax_loss(
-            positive, negative, owner, tau=self.tau, mask=mask, log_q=log_q, log_partition=log_partition
+    def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
+        return softmax_loss(
+            positive,
+            negative,
+            owner,
+            tau=self.tau,
+            mask=extras.mask,
+            log_q=extras.log_q,
+            log_partition=extras.log_partition,
         )
-        return reduce(losses, self.reduction)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,19 @@ from torch import Tensor
 
 from topshelf.errors import ConfigError, at_least, one_of
 from topshelf.errors import positive as positive_number
-from topshelf.losses.base import Loss, Reduction, owners, reduce, widened, without_rivals_zero
+from topshelf.losses.base import (
+    COSINE_RATES,
+    DECAYS,
+    TEMPERATURES,
+    Extras,
+    Loss,
+    Ranges,
+    Reduction,
+    margins,
+    owners,
+    widened,
+    without_rivals_zero,
+)
 from topshelf.losses.softmax import partition_of, softmax_loss
 from topshelf.thresholds import sampled_thresholds
 
@@ -85,10 +97,9 @@ def _sigmoid_distance(
     if negative is None:
         raise ConfigError('distance="sigmoid" needs negative (Q, N); a log_partition does not determine it')
     owner = owners(positive, negative.size(0), owner)
-    # F.embedding, not indexing: its backward pass adds in a fixed order.
-    margins = (F.embedding(owner, widened(negative)) - widened(positive).unsqueeze(1)) / tau  # (P, N)
+    above = margins(positive, negative, owner) / tau  # (P, N)
     wide = [None if x is None else x.expand(negative.shape)[owner] for x in (mask, log_q)]
-    total = partition_of(F.logsigmoid(margins), None, 1.0, *wide)  # (P,)
+    total = partition_of(F.logsigmoid(above), None, 1.0, *wide)  # (P,)
     return without_rivals_zero(total.masked_fill(total == -torch.inf, 0.0), total)
 
 
@@ -109,6 +120,16 @@ class SLatK(Loss):
     estimator, and in a loop of your own ``update_threshold`` does it from the scores at hand.
     """
 
+    formula = staticmethod(slatk_loss)
+    ranges: ClassVar[Ranges] = {
+        "train.learning_rate": COSINE_RATES,
+        "train.weight_decay": DECAYS,
+        "loss.tau": TEMPERATURES,
+        "loss.tau_weight": tuple(step / 4 for step in range(2, 13)),
+        "threshold.every": (5, 20),
+    }
+    needs = ("query",)
+    keeps_thresholds = True
     threshold: Tensor  # (n_queries,), a buffer: saved, resumed, synchronised
 
     def __init__(
@@ -132,38 +153,25 @@ class SLatK(Loss):
         self.distance: Activation = one_of("distance", distance, ACTIVATIONS)
         self.accepts_partition = distance == "exponential"
         self.detach_weight = detach_weight
-        self.keep_hits = keep_hits
+        self.keep_hits = self.needs_whole_queries = keep_hits
         self.register_buffer("threshold", torch.zeros(at_least("n_queries", n_queries, 0)))
 
-    def forward(
-        self,
-        positive: Tensor,
-        negative: Tensor | None = None,
-        owner: Tensor | None = None,
-        *,
-        query: Tensor | None = None,
-        mask: Tensor | None = None,
-        log_q: Tensor | None = None,
-        log_partition: Tensor | None = None,
-    ) -> Tensor:
-        if query is None:
-            raise ConfigError("SLatK keeps a threshold for every query: pass query (Q,), their indices")
-        losses = slatk_loss(
+    def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
+        return slatk_loss(
             positive,
             negative,
             owner,
-            threshold=self.threshold[query],
+            threshold=self.threshold[extras.query],
             tau=self.tau,
             tau_weight=self.tau_weight,
             weight=self.weight,
             distance=self.distance,
             detach_weight=self.detach_weight,
             keep_hits=self.keep_hits,
-            mask=mask,
-            log_q=log_q,
-            log_partition=log_partition,
+            mask=extras.mask,
+            log_q=extras.log_q,
+            log_partition=extras.log_partition,
         )
-        return reduce(losses, self.reduction)
 
     @torch.no_grad()
     def update_threshold(
