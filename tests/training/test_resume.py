@@ -22,11 +22,12 @@ from topshelf.training import phases as phases_module
 from topshelf.training.folder import RunFolder
 
 COMMAND = [sys.executable, "-c", "from topshelf.cli import main; main()", "train"]
+COSTS = ("seconds", "peak_mib", "log_text")
 SMALL = {"k": 5, "train": {"epochs": 6, "batch_size": 32, "validate_every": 2, "checkpoint_seconds": 0.0}}
 
 
 def state_of(out):
-    """Everything a run left behind, without the seconds it took."""
+    """Everything a run left behind, without the seconds and the memory it took."""
     folder = RunFolder(out)
     log = [json.loads(line) for line in folder.log.read_text().splitlines()]
     metrics = json.loads(folder.metrics.read_text())
@@ -36,7 +37,7 @@ def state_of(out):
 
 def _without_seconds(value):
     if isinstance(value, dict):
-        return {key: _without_seconds(item) for key, item in value.items() if key not in ("seconds", "log_text")}
+        return {key: _without_seconds(item) for key, item in value.items() if key not in COSTS}
     return [_without_seconds(item) for item in value] if isinstance(value, list) else value
 
 

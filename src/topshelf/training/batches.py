@@ -24,6 +24,7 @@ class Batch:
     item: Tensor  # (P,), the positive items
     positives: Ragged  # Q lists: all training positives of each query
     is_whole: bool  # whether the P positives are all of them, in the same order
+    begin: Tensor  # (Q,), where each query's positives begin among all training positives
 
     def counts(self) -> Tensor:
         """How many of the P positives each query has, (Q,)."""
@@ -43,7 +44,15 @@ class Batch:
             self.item[first:last],
             self.positives.slice(start, stop),
             self.is_whole,
+            self.begin[start:stop],
         )
+
+    def pair(self) -> Tensor:
+        """The index of each of the P positives among all training positives, (P,)."""
+        chosen = self.chosen()
+        if chosen is None:
+            chosen = torch.arange(self.owner.numel(), device=self.owner.device)
+        return (self.begin - self.positives.indptr[:-1])[self.owner] + chosen
 
     def chosen(self) -> Tensor | None:
         """Where the P positives are in ``positives.indices``; None when they are all of them."""
@@ -83,7 +92,7 @@ class Batches:
 
     def _of_queries(self, query: Tensor) -> Batch:
         positives = self.positives.select(query)
-        return Batch(query, positives.owner(), positives.indices, positives, is_whole=True)
+        return Batch(query, positives.owner(), positives.indices, positives, True, self.positives.indptr[query])
 
     def _of_pairs(self, pairs: Tensor) -> Batch:
         query, owner = self.pair_query[pairs], torch.arange(pairs.numel(), device=pairs.device)
@@ -91,7 +100,9 @@ class Batches:
             query, owner = torch.unique(query, return_inverse=True)
             owner, order = owner.sort(stable=True)
             pairs = pairs[order]
-        return Batch(query, owner, self.pair_item[pairs], self.positives.select(query), is_whole=False)
+        return Batch(
+            query, owner, self.pair_item[pairs], self.positives.select(query), False, self.positives.indptr[query]
+        )
 
 
 def stream(seed: int, *path: int) -> torch.Generator:

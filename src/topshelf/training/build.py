@@ -12,11 +12,11 @@ from topshelf.config import Component, NegativesSettings, RunConfig, complete
 from topshelf.errors import ConfigError, one_of
 from topshelf.losses import LOSSES, Loss
 from topshelf.models import MODELS, Model
-from topshelf.negatives import NEGATIVES, Catalogue, Negatives, PerQuery, Shared
+from topshelf.negatives import NEGATIVES, Negatives, PerQuery, Shared
 from topshelf.ragged import Ragged
-from topshelf.training.objective import DEFAULT_EFFECTIVE_N, Objective
+from topshelf.training.objective import DEFAULT_EFFECTIVE_N, Objective, scales_partition
 
-_GIVEN_TO_LOSS = ("n_queries", "reduction")
+_GIVEN_TO_LOSS = ("n_queries", "n_items", "n_positives", "reduction")
 _GIVEN_TO_MODEL = ("n_queries", "n_items")
 
 
@@ -31,20 +31,22 @@ def resolve(config: RunConfig) -> RunConfig:
         model = _with(model, score=loss_class.preferred_score)
     loss = _with(loss, **complete("loss", LOSSES, loss, _GIVEN_TO_LOSS))
     model = _with(model, **complete("model", MODELS, model, _GIVEN_TO_MODEL))
-    if loss.settings.get("keep_hits") and config.train.order == "pair":
-        raise ConfigError(
-            "loss.keep_hits needs all positives of a user in one batch: set train.order = 'query', got 'pair'"
-        )
     config = config.model_copy(update={"loss": loss, "model": model})
-    return config.model_copy(update={"negatives": _spelled_out(config)})
+    built = build_loss(config, 1, 1, 1)
+    if built.needs_whole_queries and config.train.order == "pair":
+        raise ConfigError(
+            f"loss {loss.name} as set here needs all positives of a user in one batch: set train.order = 'query', "
+            "got 'pair'"
+        )
+    return config.model_copy(update={"negatives": _spelled_out(config, built)})
 
 
-def _spelled_out(config: RunConfig) -> NegativesSettings:
+def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
     """The negatives with every automatic choice made, so that the run's file repeats it whatever ships later."""
-    negatives = build_negatives(config, build_loss(config, 1))
+    negatives = build_negatives(config, loss)
     kind = next(name for name, cls in NEGATIVES.items() if type(negatives) is cls)
     n = negatives.n if isinstance(negatives, Shared | PerQuery) else None
-    effective_n = config.negatives.effective_n or (n if n is not None else DEFAULT_EFFECTIVE_N)
+    effective_n = config.negatives.effective_n or n or (DEFAULT_EFFECTIVE_N if scales_partition(loss) else None)
     return config.negatives.model_copy(update={"kind": kind, "n": n, "effective_n": effective_n})
 
 
@@ -52,25 +54,29 @@ def build_model(config: RunConfig, n_queries: int, n_items: int) -> Model:
     return MODELS[config.model.name](n_queries, n_items, **config.model.settings)
 
 
-def build_loss(config: RunConfig, n_queries: int) -> Loss:
+def build_loss(config: RunConfig, n_queries: int, n_items: int, n_positives: int) -> Loss:
     cls = LOSSES[config.loss.name]
-    given: dict[str, Any] = {"n_queries": n_queries} if "n_queries" in _parameters(cls) else {}
+    sizes = {"n_queries": n_queries, "n_items": n_items, "n_positives": n_positives}
+    given: dict[str, Any] = {name: size for name, size in sizes.items() if name in _parameters(cls)}
     return cls(**given, **config.loss.settings)
 
 
 def build_negatives(config: RunConfig, loss: Loss) -> Negatives:
     settings = config.negatives
-    kind = settings.kind
+    kind, n = settings.kind, settings.n
     if kind == "auto":
-        return Catalogue() if loss.accepts_partition else PerQuery(settings.n or loss.n_negatives)
+        kind = loss.preferred_negatives
+        if kind == "auto":
+            kind = "catalogue" if loss.accepts_partition else "per_query"
+        n = n or (loss.n_negatives if "n" in _parameters(NEGATIVES[kind]) else None)
     cls = NEGATIVES[kind]
-    if settings.n is not None and "n" not in _parameters(cls):
-        raise ConfigError(f"negatives.n does not go with negatives.kind = {kind!r}, got {settings.n}; leave it out")
-    return cls(settings.n) if settings.n is not None else cls()  # type: ignore[call-arg]
+    if n is not None and "n" not in _parameters(cls):
+        raise ConfigError(f"negatives.n does not go with negatives.kind = {kind!r}, got {n}; leave it out")
+    return cls(n) if n is not None else cls()  # type: ignore[call-arg]
 
 
 def build_objective(config: RunConfig, model: Model, positives: Ragged) -> Objective:
-    loss = build_loss(config, model.n_queries).to(config.train.device)
+    loss = build_loss(config, model.n_queries, model.n_items, positives.indices.numel()).to(config.train.device)
     half = config.train.precision == "bfloat16"
     if half and config.train.device == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         raise ConfigError(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from topshelf.catalogue import Block, CatalogueHead, Workspace, log_partition
 from topshelf.errors import ConfigError
-from topshelf.losses import Loss, SLatK
+from topshelf.losses import Loss
 from topshelf.models import Model
 from topshelf.negatives import Catalogue, Draw, InBatch, Negatives, PerQuery, Population, sampled_scores
 from topshelf.ragged import Ragged
@@ -26,6 +26,11 @@ _PAIR_COPIES = 6  # tables of margins that a loss and its backward pass hold at 
 
 # What a step does to the thresholds of its queries: nothing, set them to the exact ones, or follow at a rate.
 InStep = Literal["exact"] | tuple[Literal["follow"], float] | None
+
+
+def scales_partition(loss: Loss) -> bool:
+    """Whether the size of the sum over negatives is a setting of its own; for other losses it is the formula's."""
+    return loss.accepts_partition or loss.keeps_thresholds
 
 
 class Scored(NamedTuple):
@@ -55,7 +60,7 @@ class Objective:
     ) -> None:
         self.model, self.loss, self.negatives = model, loss, negatives
         self.population = Population.of(positives, model.n_items)
-        if effective_n is None and isinstance(negatives, Catalogue | InBatch):
+        if effective_n is None and isinstance(negatives, Catalogue | InBatch) and scales_partition(loss):
             effective_n = DEFAULT_EFFECTIVE_N
         self.effective_n = effective_n
         self.workspace = workspace or Workspace()
@@ -87,7 +92,7 @@ class Objective:
         assert isinstance(queries, Tensor)
         scored = Scored(queries.detach(), items.detach())
         number, gradients = self._by_blocks(batch, scored, in_step) if self.by_blocks else self._by_pairs(batch, scored)
-        if math.isfinite(number):
+        if gradients is not None and math.isfinite(number):
             to_queries, to_items = gradients  # the first is copied: a sparse gradient would keep the head's buffer
             torch.autograd.backward(
                 [queries, items], [to_queries.to(queries.dtype, copy=True), to_items.to(items.dtype)]
@@ -105,12 +110,12 @@ class Objective:
         number = 0.0
         for start, stop in self.head.begin(*scored, self.loss.tau):
             part = batch.part(start, stop)
-            if isinstance(self.loss, SLatK) and in_step is not None:
+            if self.loss.keeps_thresholds and in_step is not None:
                 block = self._moved_thresholds(part, start, stop, in_step)
             else:
                 block = self.head.forward(start, stop, part.positives, part.chosen())
             positive, partition = block.scores.requires_grad_(), block.partition.requires_grad_()
-            value = self.loss(positive, owner=part.owner, query=part.query, log_partition=partition - scale)
+            value = self._partition_loss(part, positive, partition - scale)
             value = value * (positive.numel() / batch.item.numel())
             self.head.backward(*torch.autograd.grad(value, (positive, partition)))
             number += value.item()
@@ -119,7 +124,6 @@ class Objective:
     def _moved_thresholds(self, part: Batch, start: int, stop: int, in_step: InStep) -> Block:
         """The block's scores, with its queries' thresholds set or moved by what they show."""
         loss = self.loss
-        assert isinstance(loss, SLatK)
         if in_step == "exact":
             block = self.head.forward(start, stop, part.positives, part.chosen(), k=loss.k)
             assert block.threshold is not None
@@ -133,24 +137,30 @@ class Objective:
         loss.threshold[part.query] = moved.to(loss.threshold.dtype)
         return block
 
-    def _by_pairs(self, batch: Batch, scored: Scored) -> tuple[float, tuple[Tensor, Tensor]]:
-        """Losses that look at every pair of a positive and a negative: as many queries at once as the budget holds."""
+    def _by_pairs(self, batch: Batch, scored: Scored) -> tuple[float, tuple[Tensor, Tensor] | None]:
+        """Losses that look at every pair of a positive and a negative: as many queries at once as the budget holds.
+
+        The loss's own parameters get their gradients here; a loss that leaves the scores alone for once gives none.
+        """
         queries, items = scored
         self._check_dense(int(batch.counts().max()) * items.size(0))  # one query is never cut
         to_queries, to_items = torch.empty_like(queries), torch.zeros_like(items)
-        number = 0.0
+        number, is_moved = 0.0, False
         for start, stop in self._affordable(batch, items.size(0)):
             part = batch.part(start, stop)
             negative = (queries[start:stop] @ items.T).requires_grad_()
             positive = negative.detach()[part.owner, part.item].requires_grad_()
             value = self._pairs_loss(part, Draw(None, part.positives), positive, negative)
             value = value * (positive.numel() / batch.item.numel())
-            to_positive, to_negative = torch.autograd.grad(value, (positive, negative))
-            to_negative.index_put_((part.owner, part.item), to_positive, accumulate=True)
-            torch.mm(to_negative, items, out=to_queries[start:stop])
-            to_items.addmm_(to_negative.T, queries[start:stop])
+            value.backward()
             number += value.item()
-        return number, (to_queries, to_items)
+            if positive.grad is None or negative.grad is None:
+                continue
+            is_moved = True
+            negative.grad.index_put_((part.owner, part.item), positive.grad, accumulate=True)
+            torch.mm(negative.grad, items, out=to_queries[start:stop])
+            to_items.addmm_(negative.grad.T, queries[start:stop])
+        return number, (to_queries, to_items) if is_moved else None
 
     def _affordable(self, batch: Batch, n_items: int) -> list[tuple[int, int]]:
         """Blocks of queries whose (P, I) margins, the copies a loss makes of them and their gradients fit."""
@@ -168,14 +178,19 @@ class Objective:
         queries, items = self.model.encode(batch.query)
         assert isinstance(queries, Tensor)
         # F.embedding, not indexing: its backward pass adds in a fixed order and in parallel.
-        positive = (F.embedding(batch.owner, queries) * F.embedding(batch.item, items)).sum(1)
+        item_vector = F.embedding(batch.item, items)
+        positive = (F.embedding(batch.owner, queries) * item_vector).sum(1)
+        if "item_vector" in self.loss.needs:
+            value = self.loss(
+                positive, owner=batch.owner, query=batch.query, query_vector=queries, item_vector=item_vector
+            )
+            return value, Scored(queries.detach(), items.detach())
         draw = self.negatives.draw(batch.positives, batch.item, self.population, generator)
         if draw.is_shared:
             value = self._shared(batch, draw, queries, items, positive)
         else:
             assert draw.items is not None
-            negative = sampled_scores(queries, items, draw.items)
-            value = self.loss(positive, negative, batch.owner, query=batch.query, log_q=self._log_q(draw, negative))
+            value = self._pairs_loss(batch, draw, positive, sampled_scores(queries, items, draw.items))
         return value, Scored(queries.detach(), items.detach())
 
     def _shared(self, batch: Batch, draw: Draw, queries: Tensor, items: Tensor, positive: Tensor) -> Tensor:
@@ -189,14 +204,28 @@ class Objective:
                 log_weight=None if draw.log_q is None else -draw.log_q,
                 workspace=self.workspace,
             )
-            partition = partition - self._scale(columns.size(0))
-            return self.loss(positive, owner=batch.owner, query=batch.query, log_partition=partition)
+            return self._partition_loss(batch, positive, partition - self._scale(columns.size(0)))
         self._check_dense(batch.item.numel() * columns.size(0))
         return self._pairs_loss(batch, draw, positive, queries @ columns.T)
 
     def _pairs_loss(self, batch: Batch, draw: Draw, positive: Tensor, negative: Tensor) -> Tensor:
-        mask, log_q = draw.mask(negative.size(1)), self._log_q(draw, negative)
-        return self.loss(positive, negative, batch.owner, query=batch.query, mask=mask, log_q=log_q)
+        needs, items = self.loss.needs, draw.items
+        if "negative_item" in needs and items is None:
+            items = torch.arange(negative.size(1), device=negative.device)
+        return self.loss(
+            positive,
+            negative,
+            batch.owner,
+            query=batch.query,
+            mask=draw.mask(negative.size(1)),
+            log_q=self._log_q(draw, negative),
+            pair=batch.pair() if "pair" in needs else None,
+            negative_item=items if "negative_item" in needs else None,
+        )
+
+    def _partition_loss(self, batch: Batch, positive: Tensor, partition: Tensor) -> Tensor:
+        pair = batch.pair() if "pair" in self.loss.needs else None
+        return self.loss(positive, owner=batch.owner, query=batch.query, log_partition=partition, pair=pair)
 
     def _check_dense(self, n_cells: int) -> None:
         """A loss that looks at every pair holds (P, N) margins, some copies of them, and their gradients."""

@@ -25,7 +25,7 @@ class RowAdam(torch.optim.Optimizer):
 
     def __init__(
         self,
-        parameters: Iterable[Tensor],
+        parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
         *,
         lr: float,
         betas: tuple[float, float] = (0.9, 0.999),

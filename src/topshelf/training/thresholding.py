@@ -8,7 +8,7 @@ from torch import Tensor
 
 from topshelf import thresholds
 from topshelf.config import ThresholdSettings
-from topshelf.losses import SLatK
+from topshelf.losses import Loss
 from topshelf.models import Model
 from topshelf.negatives import Population, Shared, draw_negatives, sampled_scores
 from topshelf.ragged import Ragged
@@ -28,7 +28,7 @@ class ThresholdSchedule:
     """
 
     def __init__(
-        self, loss: SLatK, settings: ThresholdSettings, positives: Ragged, n_items: int, *, in_steps: bool = False
+        self, loss: Loss, settings: ThresholdSettings, positives: Ragged, n_items: int, *, in_steps: bool = False
     ) -> None:
         self.loss, self.settings, self.positives, self.n_items = loss, settings, positives, n_items
         self.in_steps = in_steps

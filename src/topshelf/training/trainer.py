@@ -14,7 +14,7 @@ from torch import Tensor
 
 from topshelf.config import ThresholdSettings, TrainSettings
 from topshelf.errors import CheckpointError, TrainingError
-from topshelf.losses import Loss, SLatK
+from topshelf.losses import Loss
 from topshelf.models import Model
 from topshelf.ragged import Ragged
 from topshelf.training.batches import Batch, Batches, stream
@@ -81,8 +81,8 @@ class Trainer:
         if len(self.batches) == 0:
             raise TrainingError("no user has both a positive and a negative item: there is nothing to rank")
         self.model.sparse_rows = settings.optimizer == "row_adam"
-        parameters = [*self.model.parameters(), *self.loss.parameters()]
         rate, decay = settings.learning_rate, settings.weight_decay
+        parameters = [{"params": list(self.model.parameters())}, *self.loss.parameter_groups(rate)]
         self.optimizer: torch.optim.Optimizer = (
             RowAdam(parameters, lr=rate, weight_decay=decay)
             if settings.optimizer == "row_adam"
@@ -96,7 +96,7 @@ class Trainer:
                 self.model.n_items,
                 in_steps=objective.by_blocks and settings.order == "query",
             )
-            if isinstance(self.loss, SLatK)
+            if self.loss.keeps_thresholds
             else None
         )
         self.progress = Progress()
@@ -131,6 +131,7 @@ class Trainer:
     def _epoch(self, watcher: Watcher | None) -> None:
         progress, epoch = self.progress, self.progress.epoch + 1
         started = time.perf_counter()
+        self.loss.begin_epoch(epoch)
         if progress.step == 0 and self.schedule is not None:
             self.schedule.before_epoch(epoch, self.model, stream(self.seed, _THRESHOLD, epoch))
         for step, batch in enumerate(self.batches.epoch(stream(self.seed, _ORDER, epoch))):
