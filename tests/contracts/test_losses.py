@@ -2,160 +2,302 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 
 import pytest
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 
+from topshelf.config import RunConfig
 from topshelf.losses import LOSSES
 
 EVERY = pytest.mark.parametrize("name", LOSSES)
+SECTIONS = ("Shapes:", "Use when:", "Cost:", "Paper:", "Relations:")
+
+# Their gradient is by design not the derivative of their value (weights that are not differentiated, networks that are
+# fitted beside); tests/losses checks the gradients themselves.
+NOT_DERIVATIVES = {"song_at_k", "sogslatk", "guidedrec"}
+# These pull a positive up, or apart, whether or not there is a negative.
+WITHOUT_RIVALS_TOO = {"directau"}
 
 
-def make(name, **settings):
-    cls = LOSSES[name]
-    if "n_queries" in inspect.signature(cls.__init__).parameters:
-        settings["n_queries"] = 10
-    return cls(**settings)
+@dataclasses.dataclass
+class Case:
+    """A batch with everything that a loss may ask for."""
+
+    positive: Tensor
+    negative: Tensor
+    owner: Tensor | None
+    query: Tensor
+    pair: Tensor
+    negative_item: Tensor
+    query_vector: Tensor
+    item_vector: Tensor
+    mask: Tensor | None = None
+    log_q: Tensor | None = None
+
+    def but(self, **changes) -> Case:
+        return dataclasses.replace(self, **changes)
+
+    def run(self, loss):
+        extras = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[3:]}
+        return loss(self.positive, self.negative, self.owner, **extras)
+
+    def tensors(self) -> list[Tensor]:
+        return [value for value in vars(self).values() if value is not None]
 
 
-def batch(seed=0, dtype=torch.float64, n_queries=4, n_positives=7, n_negatives=5):
+def case(seed=0, dtype=torch.float64, n_queries=4, n_positives=7, n_negatives=5) -> Case:
     generator = torch.Generator().manual_seed(seed)
-    positive = torch.rand(n_positives, generator=generator, dtype=torch.float64) * 2 - 1
-    negative = torch.rand(n_queries, n_negatives, generator=generator, dtype=torch.float64) * 2 - 1
-    owner = torch.cat(
-        [torch.arange(n_queries), torch.randint(n_queries, (n_positives - n_queries,), generator=generator)]
+
+    def uniform(*shape):
+        return (torch.rand(*shape, generator=generator, dtype=torch.float64) * 2 - 1).to(dtype)
+
+    more = torch.randint(n_queries, (n_positives - n_queries,), generator=generator)
+    return Case(
+        positive=uniform(n_positives),
+        negative=uniform(n_queries, n_negatives),
+        owner=torch.cat([torch.arange(n_queries), more]),
+        query=torch.randperm(max(10, n_queries), generator=generator)[:n_queries],
+        pair=torch.randperm(n_positives, generator=generator),
+        negative_item=torch.randint(12, (n_queries, n_negatives), generator=generator),
+        query_vector=uniform(n_queries, 3),
+        item_vector=uniform(n_positives, 3),
     )
-    return positive.to(dtype), negative.to(dtype), owner, torch.randperm(10, generator=generator)[:n_queries]
+
+
+def make(name, n_queries=10, n_positives=20, **settings):
+    cls = LOSSES[name]
+    sizes = {"n_queries": n_queries, "n_items": 12, "n_positives": n_positives}
+    taken = inspect.signature(cls.__init__).parameters
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return cls(**{key: size for key, size in sizes.items() if key in taken}, **settings)
+
+
+def value(name, given: Case, *, reduction="mean", **settings):
+    """The loss of a fresh module, so that no state is left over from another call."""
+    loss = make(name, reduction=reduction, **settings)
+    return given.run(loss.double() if given.positive.dtype == torch.float64 else loss)
+
+
+def temperatures(name, tau):
+    return {key: tau for key in inspect.signature(LOSSES[name].__init__).parameters if key in ("tau", "tau1", "tau2")}
 
 
 @EVERY
+def test_it_is_documented_in_the_house_form(name):
+    text = inspect.getdoc(LOSSES[name].formula)
+    summary = text.split("\n\n")[0]
+    assert summary.endswith(".")
+    assert "\n" not in summary, "the first sentence is what `topshelf losses` prints: one line"
+    places = [text.index(".. math::"), *(text.index(section) for section in SECTIONS)]
+    assert places == sorted(places)
+
+
+@EVERY
+def test_its_ranges_name_settings_that_exist_and_hold_no_nonsense(name):
+    taken = inspect.signature(LOSSES[name].__init__).parameters
+    ranges = LOSSES[name].ranges
+    assert "train.learning_rate" in ranges
+    for key, choices in ranges.items():
+        section, _, setting = key.partition(".")
+        known = taken if section == "loss" else RunConfig.model_fields[section].annotation.model_fields
+        assert setting in known, key
+        assert len(choices) == len(set(choices)) > 0
+        if section == "loss":
+            make(name, **{setting: choices[0]})
+            make(name, **{setting: choices[-1]})
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name not in NOT_DERIVATIVES])
 def test_gradcheck(name):
-    positive, negative, owner, query = batch()
-    loss = make(name, reduction="none").double()
-    positive.requires_grad_()
-    negative.requires_grad_()
-    assert torch.autograd.gradcheck(lambda p, n: loss(p, n, owner, query=query), (positive, negative))
+    given = case()
+    loss = make(name, reduction="none").double().eval()
+    given.positive.requires_grad_()
+    given.negative.requires_grad_()
+
+    def run(positive, negative):
+        return given.but(positive=positive, negative=negative).run(loss)
+
+    assert torch.autograd.gradcheck(run, (given.positive, given.negative))
 
 
 @EVERY
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 def test_values_and_gradients_stay_finite_at_extreme_scores(name, scale):
-    settings = {"tau": 0.005} if "tau" in inspect.signature(LOSSES[name].__init__).parameters else {}
-    positive, negative, owner, query = batch(dtype=torch.float32)
-    positive, negative = (positive * scale).requires_grad_(), (negative * scale).requires_grad_()
-    value = make(name, **settings)(positive, negative, owner, query=query)
-    value.backward()
-    assert value.isfinite()
-    assert positive.grad.isfinite().all()
-    assert negative.grad.isfinite().all()
+    given = case(dtype=torch.float32)
+    positive, negative = (given.positive * scale).requires_grad_(), (given.negative * scale).requires_grad_()
+    loss = make(name, **temperatures(name, 0.005))
+    found = given.but(positive=positive, negative=negative).run(loss)
+    found.backward()
+    assert found.isfinite()
+    for tensor in (positive, negative, *loss.parameters()):
+        assert tensor.grad is None or tensor.grad.isfinite().all()
+    for tensor in loss.buffers():
+        assert tensor.isfinite().all()
 
 
 @EVERY
 def test_masked_negatives_change_nothing(name):
-    positive, negative, owner, query = batch()
-    loss = make(name).double()
-    wide = torch.cat([negative, torch.full((4, 2), 100.0, dtype=torch.float64)], 1)
+    given = case()
+    wide = torch.cat([given.negative, torch.full((4, 2), 100.0, dtype=torch.float64)], 1)
+    items = torch.cat([given.negative_item, torch.zeros(4, 2, dtype=torch.long)], 1)
     mask = torch.zeros_like(wide, dtype=torch.bool)
     mask[:, 5:] = True
-    assert_close(loss(positive, wide, owner, query=query, mask=mask), loss(positive, negative, owner, query=query))
+    assert_close(value(name, given.but(negative=wide, negative_item=items, mask=mask)), value(name, given))
 
 
 @EVERY
 def test_order_of_negatives_changes_nothing(name):
-    positive, negative, owner, query = batch()
-    loss = make(name).double()
-    shuffled = negative[:, torch.randperm(5, generator=torch.Generator().manual_seed(1))]
-    assert_close(loss(positive, shuffled, owner, query=query), loss(positive, negative, owner, query=query))
+    given = case()
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(1))
+    shuffled = given.but(negative=given.negative[:, order], negative_item=given.negative_item[:, order])
+    assert_close(value(name, shuffled), value(name, given))
+
+
+@EVERY
+def test_order_of_positives_changes_nothing(name):
+    given = case()
+    order = torch.randperm(7, generator=torch.Generator().manual_seed(2))
+    fields = ("positive", "owner", "pair", "item_vector")
+    shuffled = given.but(**{field: getattr(given, field)[order] for field in fields})
+    assert_close(value(name, shuffled, reduction="none"), value(name, given, reduction="none")[order])
 
 
 @EVERY
 def test_a_uniform_log_q_of_zero_changes_nothing(name):
-    positive, negative, owner, query = batch()
-    loss = make(name).double()
+    given = case()
     zero = torch.zeros(5, dtype=torch.float64)
-    assert_close(loss(positive, negative, owner, query=query, log_q=zero), loss(positive, negative, owner, query=query))
+    assert_close(value(name, given.but(log_q=zero)), value(name, given))
 
 
 @EVERY
 def test_inputs_are_never_mutated(name):
-    given = batch()
-    copies = [x.clone() for x in given]
-    positive, negative, owner, query = given
-    make(name).double()(positive, negative, owner, query=query)
-    for before, after in zip(copies, given, strict=True):
-        assert_close(before, after)
+    given = case().but(mask=torch.zeros(4, 5, dtype=torch.bool), log_q=torch.zeros(4, 5, dtype=torch.float64))
+    copies = [x.clone() for x in given.tensors()]
+    value(name, given)
+    for before, after in zip(copies, given.tensors(), strict=True):
+        assert_close(before, after, rtol=0, atol=0)
 
 
 @EVERY
 def test_ragged_form_equals_pair_form(name):
-    positive, negative, owner, query = batch()
-    loss = make(name, reduction="none").double()
-    ragged = loss(positive, negative, owner, query=query)
-    assert_close(ragged, loss(positive, negative[owner], query=query[owner]))
+    given = case()
+    rows = {field: getattr(given, field)[given.owner] for field in ("negative", "query", "negative_item")}
+    pairs = given.but(owner=None, query_vector=given.query_vector[given.owner], **rows)
+    assert_close(value(name, given, reduction="none"), value(name, pairs, reduction="none"))
 
 
 @EVERY
 def test_reductions_agree(name):
-    positive, negative, owner, query = batch()
-    each = make(name, reduction="none").double()(positive, negative, owner, query=query)
-    assert each.shape == positive.shape
-    assert_close(make(name, reduction="mean").double()(positive, negative, owner, query=query), each.mean())
-    assert_close(make(name, reduction="sum").double()(positive, negative, owner, query=query), each.sum())
+    given = case()
+    each = value(name, given, reduction="none")
+    assert each.shape == given.positive.shape
+    assert_close(value(name, given, reduction="mean"), each.mean())
+    assert_close(value(name, given, reduction="sum"), each.sum())
 
 
 @EVERY
 def test_half_precision_scores_are_computed_in_float32(name):
-    positive, negative, owner, query = batch(dtype=torch.bfloat16)
-    loss = make(name)
-    value = loss(positive, negative, owner, query=query)
-    assert value.dtype == torch.float32
-    assert_close(value, loss(positive.float(), negative.float(), owner, query=query))
+    given = case(dtype=torch.bfloat16)
+    found = value(name, given)
+    assert found.dtype == torch.float32
+    floats = ("positive", "negative", "query_vector", "item_vector")
+    assert_close(found, value(name, given.but(**{field: getattr(given, field).float() for field in floats})))
 
 
 @EVERY
 def test_state_dict_round_trip(name):
-    positive, negative, owner, query = batch(dtype=torch.float32)
-    loss, other = make(name), make(name)
+    given = case(dtype=torch.float32)
+    loss, other = make(name).eval(), make(name).eval()
     for tensor in loss.state_dict().values():
-        tensor.copy_(torch.rand_like(tensor))
+        tensor.copy_(torch.rand(tensor.shape, generator=torch.Generator().manual_seed(3)))
     other.load_state_dict(loss.state_dict())
-    assert_close(other(positive, negative, owner, query=query), loss(positive, negative, owner, query=query))
+    assert_close(given.run(other), given.run(loss), rtol=0, atol=0)
+
+
+@EVERY
+def test_evaluation_mode_moves_no_state(name):
+    loss = make(name).eval()
+    before = {key: tensor.clone() for key, tensor in loss.state_dict().items()}
+    case(dtype=torch.float32).run(loss)
+    for key, tensor in loss.state_dict().items():
+        assert_close(tensor, before[key], rtol=0, atol=0)
+
+
+@EVERY
+def test_its_parameters_are_all_in_the_groups_it_hands_out(name):
+    loss = make(name)
+    groups = loss.parameter_groups(0.1)
+    given = {id(parameter) for group in groups for parameter in group["params"]}
+    assert given == {id(parameter) for parameter in loss.parameters()}
+    assert all(group["lr"] > 0 and group["weight_decay"] == 0 for group in groups)
 
 
 @EVERY
 def test_an_empty_batch_costs_nothing(name):
-    empty = torch.zeros(0, requires_grad=True)
-    value = make(name)(
-        empty, torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), query=torch.zeros(0, dtype=torch.long)
+    given, none = case(dtype=torch.float32), torch.zeros(0, dtype=torch.long)
+    empty = given.but(
+        positive=torch.zeros(0, requires_grad=True),
+        negative=torch.zeros(0, 3),
+        negative_item=torch.zeros(0, 3, dtype=torch.long),
+        owner=none,
+        query=none,
+        pair=none,
+        query_vector=torch.zeros(0, 3),
+        item_vector=torch.zeros(0, 3),
     )
-    value.backward()
-    assert value == 0
+    found = value(name, empty)
+    found.backward()
+    assert found == 0
 
 
-@EVERY
+@pytest.mark.parametrize("name", [name for name in LOSSES if name not in WITHOUT_RIVALS_TOO])
 def test_a_positive_without_negatives_costs_nothing_and_has_a_finite_gradient(name):
-    positive = torch.tensor([0.3, 0.1], requires_grad=True)
-    negative = torch.tensor([[0.5], [0.2]], requires_grad=True)
-    mask = torch.tensor([[True], [False]])
-    each = make(name, reduction="none")(positive, negative, query=torch.tensor([0, 1]), mask=mask)
+    given = case(dtype=torch.float32, n_queries=2, n_positives=2, n_negatives=1)
+    positive, negative = given.positive.requires_grad_(), given.negative.requires_grad_()
+    each = value(name, given.but(owner=None, mask=torch.tensor([[True], [False]])), reduction="none")
     each.sum().backward()
     assert each[0] == 0
     assert positive.grad.isfinite().all()
     assert negative.grad.isfinite().all()
+    assert positive.grad[0] == 0
+
+
+@EVERY
+def test_a_single_positive_with_a_single_negative_is_finite(name):
+    given = case(dtype=torch.float32, n_queries=1, n_positives=1, n_negatives=1)
+    given.positive.requires_grad_()
+    found = value(name, given)
+    found.backward()
+    assert found.isfinite()
+    assert given.positive.grad.isfinite().all()
 
 
 @EVERY
 def test_gradients_are_the_same_to_the_last_bit_every_time(name):
     """Large enough that torch would add in parallel, and unsorted, as a shuffled batch is."""
-    generator = torch.Generator().manual_seed(0)
-    positive, negative = torch.randn(4096, generator=generator), torch.randn(512, 200, generator=generator)
-    owner, query = torch.randint(512, (4096,), generator=generator), torch.randint(10, (512,), generator=generator)
+    given = case(dtype=torch.float32, n_queries=256, n_positives=2048, n_negatives=100)
+    order = torch.randperm(2048, generator=torch.Generator().manual_seed(1))
     found = []
-    for _ in range(5):
-        loss = make(name, **({"distance": "sigmoid"} if name == "slatk" else {}))
-        rivals = negative.clone().requires_grad_()
-        loss(positive, rivals, owner, query=query).backward()
-        found.append(rivals.grad)
-    assert all(torch.equal(found[0], other) for other in found[1:])
+    for _ in range(3):
+        settings = {"distance": "sigmoid"} if name == "slatk" else {}
+        rivals, wanted = given.negative.clone().requires_grad_(), given.positive.clone().requires_grad_()
+        loss = make(name, n_queries=256, n_positives=2048, **settings)
+        given.but(positive=wanted, negative=rivals, owner=given.owner[order]).run(loss).backward()
+        found.append([tensor.grad for tensor in (wanted, rivals) if tensor.grad is not None])
+    for other in found[1:]:
+        assert all(torch.equal(first, second) for first, second in zip(found[0], other, strict=True))
+
+
+@EVERY
+def test_it_compiles_without_a_graph_break(name):
+    """Traced and differentiated as a whole; the compiler's own code generation is torch's matter."""
+    given = case(dtype=torch.float32)
+    given.positive.requires_grad_()
+    plain, compiled = make(name), torch.compile(make(name), fullgraph=True, backend="aot_eager")
+    assert_close(given.run(compiled), given.run(plain))
+    torch._dynamo.reset()
