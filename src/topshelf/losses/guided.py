@@ -1,0 +1,130 @@
+"""GuidedRec: binary cross-entropy guided by a network that has learned what DCG is."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from topshelf.errors import at_least
+from topshelf.errors import positive as positive_number
+from topshelf.losses.base import (
+    COSINE_RATES,
+    DECAYS,
+    Extras,
+    Loss,
+    Ranges,
+    Reduction,
+    mean_over,
+    negative_weights,
+    owners,
+    widened,
+)
+
+
+class Surrogate(nn.Module):
+    """Predicts the DCG of a list with one positive; blind to the order of its negatives, for any number of them."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.pair = nn.Linear(2, hidden)
+        self.pooled = nn.Linear(hidden + 1, hidden)
+        self.out = nn.Linear(hidden, 1)
+
+    def forward(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+        """Positive (P,), its negatives (P, N), both in [0, 1], and what each counts (P, N) to a DCG in (0, 1), (P,)."""
+        pairs = torch.stack([positive.unsqueeze(1).expand_as(negative), negative], -1)  # (P, N, 2)
+        # Scores sit close to 1/2: cosines are in [-1, 1], so their sigmoids in [0.27, 0.73].
+        seen = F.silu(self.pair(8 * pairs - 4)) * weights.unsqueeze(-1)
+        total = weights.sum(1, keepdim=True)  # (P, 1)
+        pooled = seen.sum(1) / torch.where(total > 0, total, torch.ones_like(total))  # (P, hidden)
+        worst = 1 / torch.log2(2 + total)  # the DCG of the last place: how long the list is
+        predicted: Tensor = self.out(F.silu(self.pooled(torch.cat([pooled, worst], 1))))
+        return torch.sigmoid(predicted).squeeze(1)
+
+    def frozen(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+        """The same prediction, from which the network itself learns nothing."""
+        parameters = {name: value.detach() for name, value in self.named_parameters()}
+        predicted: Tensor = functional_call(self, parameters, (positive, negative, weights))
+        return predicted
+
+
+def guidedrec_loss(
+    positive: Tensor,
+    negative: Tensor,
+    owner: Tensor | None = None,
+    *,
+    surrogate: Surrogate,
+    guidance: float = 1.0,
+    tau: float = 1.0,
+    mask: Tensor | None = None,
+    log_q: Tensor | None = None,
+) -> Tensor:
+    r"""Binary cross-entropy minus the DCG that a network predicts, plus that network's own error.
+
+    .. math:: -\log y_i - \operatorname{mean}_j \log(1 - y_j) - \lambda f(y_i, \{y_j\})
+              + \bigl(f(\bar y_i, \{\bar y_j\}) - 1/\log_2(1 + \pi_i)\bigr)^2, \qquad y = \frac{1}{1 + e^{-s/\tau}}
+
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; surrogate f, the network;
+        guidance λ; π_i is the place of the positive among itself and its negatives; mask (Q, N), True where a negative
+        does not count; log_q (N,) or (Q, N), 0 for a uniform draw, else a negative counts 1/q in means and in π;
+        returns (P,), unreduced. A positive without negatives costs 0.
+    Gradients: not the derivative of the value. The first f moves the scores alone, its network held still; the second,
+        on scores held still (barred), moves the network alone.
+    Use when: a learned surrogate of DCG is to be compared.   Cost: O(PNh), h the network's width; keep N small.
+    Paper: Rashed et al., A guided learning approach for item recommendation via surrogate loss learning, SIGIR 2021.
+        The code released with the SL@K paper takes three steps of the optimizers a batch (cross-entropy, fit, guidance)
+        and weighs the positive by its 9 negatives; this is one step, with their mean: the same up to the factor 9.
+    Relations: guidance 0 is binary cross-entropy.
+    """
+    owner = owners(positive, negative.size(0), owner)
+    weights = negative_weights(negative, mask, log_q)[owner]  # (P, N)
+    up, down = widened(positive) / tau, F.embedding(owner, widened(negative) / tau)  # (P,), (P, N)
+    losses = F.softplus(-up) + mean_over(F.softplus(down), weights)
+    y_up, y_down = torch.sigmoid(up), torch.sigmoid(down)
+    predicted = surrogate(y_up.detach(), y_down.detach(), weights)
+    place = 1 + (weights * (down > up.unsqueeze(1))).sum(1)
+    errors = (predicted - 1 / torch.log2(1 + place)).square()
+    losses = losses - guidance * surrogate.frozen(y_up, y_down, weights) + errors
+    return torch.where(weights.sum(1) > 0, losses, torch.zeros_like(losses))
+
+
+class GuidedRec(Loss):
+    """Module form of :func:`guidedrec_loss`; it owns the network, ``hidden`` wide, learning at ``surrogate_rate``."""
+
+    formula = staticmethod(guidedrec_loss)
+    ranges: ClassVar[Ranges] = {"train.learning_rate": COSINE_RATES, "train.weight_decay": DECAYS}
+    n_negatives = 9
+
+    def __init__(
+        self,
+        *,
+        hidden: int = 32,
+        surrogate_rate: float = 1e-3,
+        guidance: float = 1.0,
+        tau: float = 1.0,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.surrogate = Surrogate(at_least("hidden", hidden, 1))
+        self.surrogate_rate = positive_number("surrogate_rate", surrogate_rate)
+        self.guidance = at_least("guidance", guidance, 0.0)
+        self.tau = positive_number("tau", tau)
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:  # noqa: ARG002
+        return [{"params": list(self.parameters()), "lr": self.surrogate_rate, "weight_decay": 0.0}]
+
+    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
+        return guidedrec_loss(
+            positive,
+            negative,
+            owner,
+            surrogate=self.surrogate,
+            guidance=self.guidance,
+            tau=self.tau,
+            mask=extras.mask,
+            log_q=extras.log_q,
+        )
