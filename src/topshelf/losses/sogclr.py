@@ -1,0 +1,229 @@
+"""SogCLR and its SL@K form: the softmax loss with a moving average of each query's partition sum."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from topshelf.errors import at_least, at_most
+from topshelf.errors import positive as positive_number
+from topshelf.losses.base import (
+    COSINE_RATES,
+    DECAYS,
+    TEMPERATURES,
+    Extras,
+    Loss,
+    Ranges,
+    Reduction,
+    log_sum_exp,
+    negative_weights,
+    owners,
+    widened,
+)
+from topshelf.losses.softmax import partition_of
+from topshelf.losses.state import first_rows
+
+GAMMAS = (0.1, 0.3, 0.5, 0.7, 0.9)
+_RANGES: Ranges = {
+    "train.learning_rate": COSINE_RATES,
+    "train.weight_decay": DECAYS,
+    "loss.tau": TEMPERATURES,
+    "loss.gamma": GAMMAS,
+}
+_UNSEEN = torch.finfo(torch.float32).min  # log g of a query that was never seen: as low as is finite
+
+
+def sogclr_loss(
+    positive: Tensor,
+    negative: Tensor | None = None,
+    owner: Tensor | None = None,
+    *,
+    tau: float,
+    gamma: float = 1.0,
+    log_average: Tensor | None = None,
+    mask: Tensor | None = None,
+    log_q: Tensor | None = None,
+    log_partition: Tensor | None = None,
+) -> Tensor:
+    r"""Softmax loss whose partition sum is a moving average over the steps of its query (SogCLR).
+
+    .. math:: \log g_u - s_i / \tau, \quad g_u \leftarrow (1 - \gamma) g_u + \gamma \hat g_u, \quad
+              \hat g_u = \operatorname{mean}_j e^{s_j / \tau}, \qquad
+              \nabla = \nabla \hat g_u / g_u - \nabla s_i / \tau
+
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; log_average, log g_u (Q,)
+        before this step, the lowest float32 (or -inf) where there is none yet, default none; mask (Q, N), True where
+        a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw, else the mean is weighted by 1/q;
+        log_partition (Q,), log ĝ_u up to a constant, in place of negative; returns (P,), unreduced. A positive
+        without negatives costs 0.
+    Settings: ``gamma`` is how far the average moves. It moves before it is used, so ĝ/g is never above 1/γ.
+    Use when: so few negatives are drawn that the softmax loss is biased; needless over the whole catalogue.
+    Cost: O(QN + P), and one number kept for each query.
+    Paper: Yuan et al., Provable stochastic optimization for global contrastive learning (SogCLR), ICML 2022. The
+        SL@K authors' code has the value ĝ/g - s_i/τ, of the same gradient; here it is a log-likelihood.
+    Relations: with γ = 1 ``softmax_loss`` less log N.
+    """
+    log_g, rivals, _ = _partition(negative, log_partition, tau, mask, log_q, gamma, log_average)
+    return _against(log_g, rivals, widened(positive) / tau, owner)
+
+
+def sogslatk_loss(
+    positive: Tensor,
+    negative: Tensor | None = None,
+    owner: Tensor | None = None,
+    *,
+    threshold: Tensor,
+    tau: float,
+    tau_weight: float,
+    gamma: float = 1.0,
+    log_average: Tensor | None = None,
+    mask: Tensor | None = None,
+    log_q: Tensor | None = None,
+    log_partition: Tensor | None = None,
+) -> Tensor:
+    r"""SogCLR that pulls each positive up by its nearness to its query's top K (SogSL@K).
+
+    .. math:: \log g_u - \frac{w_i}{\operatorname{mean}(w)} \frac{s_i}{\tau}, \qquad
+              w_i = \sigma((s_i - \beta) / \tau_w), \qquad
+              \nabla = \nabla \hat g_u / g_u - \frac{w_i}{\operatorname{mean}(w)} \nabla s_i / \tau
+
+    Shapes: as ``sogclr_loss``, with g_u and ĝ_u as there; threshold β, each query's K-th best score (Q,). The mean of
+        w runs over all positives of the batch that have negatives; no gradient flows through w or its mean.
+    Settings: ``tau_weight`` is τ_w; ``gamma`` as in ``sogclr_loss``.
+    Use when: SL@K is wanted with few negatives a query.
+    Cost: O(QN + P), and two numbers kept for each query.
+    Paper: none; the SL@K authors' code of June 2025 has it, with the value ĝ/g in place of log g.
+    Relations: ``sogclr_loss`` where all weights are equal. Unlike ``slatk_loss`` it leaves the push on negatives
+        unweighted, and its gradient cannot push a positive down.
+    """
+    log_g, rivals, _ = _partition(negative, log_partition, tau, mask, log_q, gamma, log_average)
+    weights = _shares(positive, threshold, owner, rivals, tau_weight)
+    return _against(log_g, rivals, weights * widened(positive) / tau, owner)
+
+
+def _partition(
+    negative: Tensor | None,
+    log_partition: Tensor | None,
+    tau: float,
+    mask: Tensor | None,
+    log_q: Tensor | None,
+    gamma: float,
+    log_average: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each query's log g with the gradient of ĝ / g, whether it has negatives, and its log g to be kept; (Q,) each."""
+    estimate = partition_of(negative, log_partition, tau, mask, log_q)
+    if negative is not None:
+        total = negative_weights(negative, mask, log_q).sum(1)
+        estimate = estimate - torch.where(total > 0, total, torch.ones_like(total)).log()
+    rivals = estimate != -torch.inf
+    estimate = estimate.masked_fill(~rivals, 0.0)
+    with torch.no_grad():
+        before = torch.full_like(estimate, _UNSEEN) if log_average is None else log_average.to(estimate.dtype)
+        is_new = before <= _UNSEEN
+        kept = before + (math.log1p(-gamma) if gamma < 1 else -math.inf)
+        moved = torch.where(is_new, estimate, torch.logaddexp(kept, estimate + math.log(gamma)))
+        ratio = torch.where(is_new, 1.0, 1 / (gamma + torch.exp(kept - estimate)))  # ĝ / g, at most 1/γ
+    return moved + ratio * (estimate - estimate.detach()), rivals, torch.where(rivals, moved, before)
+
+
+def _against(log_g: Tensor, rivals: Tensor, pull: Tensor, owner: Tensor | None) -> Tensor:
+    """log g less the pull of each positive, (P,); 0 where there is nothing to be ranked against."""
+    owner = owners(pull, log_g.numel(), owner)
+    losses = log_g.index_select(0, owner) - pull  # its backward pass adds in a fixed order
+    return torch.where(rivals[owner], losses, torch.zeros_like(losses))
+
+
+@torch.no_grad()
+def _shares(positive: Tensor, threshold: Tensor, owner: Tensor | None, rivals: Tensor, tau_weight: float) -> Tensor:
+    """w / mean(w) over the positives that have negatives, (P,)."""
+    owner = owners(positive, threshold.numel(), owner)
+    counts = rivals[owner]
+    # In logarithms: far below the thresholds every w is 0 in float32, their ratios are not.
+    weights = F.logsigmoid((widened(positive) - threshold[owner]) / tau_weight).masked_fill(~counts, -torch.inf)
+    shares = torch.exp(weights - log_sum_exp(weights)) * counts.sum()
+    return torch.where(counts, shares, torch.zeros_like(shares))
+
+
+class SogCLR(Loss):
+    """Module form of :func:`sogclr_loss`; it owns the logarithm of every query's moving average.
+
+    ``n_queries`` is how many queries (users) there are in all.
+    """
+
+    formula = staticmethod(sogclr_loss)
+    ranges: ClassVar[Ranges] = _RANGES
+    needs = ("query",)
+    accepts_partition = True
+    log_g: Tensor  # (n_queries,), a buffer; the lowest float32 where a query has not been seen yet
+
+    def __init__(self, n_queries: int, *, tau: float = 0.2, gamma: float = 0.9, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        self.tau = positive_number("tau", tau)
+        self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
+        self.register_buffer("log_g", torch.full((at_least("n_queries", n_queries, 0),), _UNSEEN))
+
+    def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
+        log_g, rivals = _kept_partition(self.log_g, negative, extras, self.tau, self.gamma, self.training)
+        return _against(log_g, rivals, widened(positive) / self.tau, owner)
+
+
+class SogSLatK(Loss):
+    """Module form of :func:`sogslatk_loss`; it owns the moving averages and the thresholds of its queries.
+
+    ``n_queries`` is how many queries (users) there are in all. The thresholds start at 0 and move when somebody moves
+    them: the trainer does, and in a loop of your own ``loss.threshold[query] = sampled_thresholds(...)`` of
+    :mod:`topshelf.thresholds`. Weights are divided by their mean over the batch, so a batch cannot be cut into parts.
+    """
+
+    formula = staticmethod(sogslatk_loss)
+    ranges: ClassVar[Ranges] = {
+        **_RANGES,
+        "loss.tau_weight": tuple(step / 4 for step in range(2, 13)),
+        "threshold.every": (5, 20),
+    }
+    needs = ("query",)
+    accepts_partition = True
+    is_separable = False
+    keeps_thresholds = True
+    log_g: Tensor  # (n_queries,), a buffer; the lowest float32 where a query has not been seen yet
+    threshold: Tensor  # (n_queries,), a buffer
+
+    def __init__(
+        self,
+        n_queries: int,
+        k: int = 20,
+        *,
+        tau: float = 0.2,
+        tau_weight: float = 3.0,
+        gamma: float = 0.9,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.k = at_least("k", k, 1)
+        self.tau = positive_number("tau", tau)
+        self.tau_weight = positive_number("tau_weight", tau_weight)
+        self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
+        self.register_buffer("log_g", torch.full((at_least("n_queries", n_queries, 0),), _UNSEEN))
+        self.register_buffer("threshold", torch.zeros(n_queries))
+
+    def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
+        log_g, rivals = _kept_partition(self.log_g, negative, extras, self.tau, self.gamma, self.training)
+        weights = _shares(positive, self.threshold[extras.query], owner, rivals, self.tau_weight)
+        return _against(log_g, rivals, weights * widened(positive) / self.tau, owner)
+
+
+def _kept_partition(
+    buffer: Tensor, negative: Tensor | None, extras: Extras, tau: float, gamma: float, training: bool
+) -> tuple[Tensor, Tensor]:
+    """:func:`_partition` from the averages of the batch's queries, which move in training mode."""
+    assert extras.query is not None
+    log_g, rivals, moved = _partition(
+        negative, extras.log_partition, tau, extras.mask, extras.log_q, gamma, buffer[extras.query]
+    )
+    if training:
+        buffer[extras.query] = moved[first_rows(extras.query)].to(buffer.dtype)
+    return log_g, rivals

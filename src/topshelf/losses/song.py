@@ -1,0 +1,251 @@
+"""SONG and SONG@K: NDCG by compositional optimization, with a moving average of every positive's smooth rank."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from topshelf.errors import at_least, at_most, one_of
+from topshelf.errors import positive as positive_number
+from topshelf.losses.base import (
+    COSINE_RATES,
+    DECAYS,
+    Extras,
+    Loss,
+    Ranges,
+    Reduction,
+    margins,
+    mean_over,
+    negative_weights,
+    owners,
+    widened,
+)
+from topshelf.losses.state import first_rows, share_at_or_below
+
+Form = Literal["paper", "original"]
+FORMS = ("paper", "original")
+GAMMAS = (0.1, 0.3, 0.5, 0.7, 0.9)
+_UNSEEN = -1.0  # a smooth rank is never negative
+
+
+def smooth_rank(
+    positive: Tensor,
+    negative: Tensor,
+    owner: Tensor | None = None,
+    *,
+    n_items: int,
+    mask: Tensor | None = None,
+    log_q: Tensor | None = None,
+) -> Tensor:
+    r"""Differentiable stand-in for the rank of every positive, from a sample of negatives.
+
+    .. math:: \hat g_i = |I| \operatorname{mean}_j \max(0, s_j - s_i + 1)^2
+
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,); n_items |I|; mask (Q, N); log_q (N,) or (Q, N), the
+        mean is weighted by 1/q; returns (P,), 0 for a positive without negatives.   Cost: O(PN).
+    """
+    owner = owners(positive, negative.size(0), owner)
+    above = (margins(positive, negative, owner) + 1).clamp(min=0)
+    return n_items * mean_over(above.square(), negative_weights(negative, mask, log_q)[owner])
+
+
+def _song(
+    positive: Tensor,
+    negative: Tensor,
+    owner: Tensor | None,
+    n_items: int,
+    gamma: float,
+    average: Tensor | None,
+    mask: Tensor | None,
+    log_q: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The losses (P,), and the moving averages after this step (P,)."""
+    owner = owners(positive, negative.size(0), owner)
+    rank = smooth_rank(positive, negative, owner, n_items=n_items, mask=mask, log_q=log_q)
+    rivals = (negative_weights(negative, mask, log_q).sum(1) > 0)[owner]
+    with torch.no_grad():
+        before = torch.full_like(rank, _UNSEEN) if average is None else average.to(rank.dtype)
+        moved = torch.where(before < 0, rank, before + gamma * (rank - before))
+    # The value is the moving average's; the gradient goes on to the estimate of this step.
+    through = moved.clamp(min=1) + (rank - rank.detach())
+    losses = torch.where(rivals, -1 / torch.log2(1 + through), torch.zeros_like(rank))
+    return losses, torch.where(rivals, moved, before)
+
+
+def song_loss(
+    positive: Tensor,
+    negative: Tensor,
+    owner: Tensor | None = None,
+    *,
+    n_items: int,
+    gamma: float = 1.0,
+    average: Tensor | None = None,
+    mask: Tensor | None = None,
+    log_q: Tensor | None = None,
+) -> Tensor:
+    r"""Minus the discount of each positive's smooth rank, whose moving average makes the gradient (SONG).
+
+    .. math:: -\frac{1}{\log_2(1 + g_i)}, \quad g_i \leftarrow (1 - \gamma) g_i + \gamma \hat g_i, \quad
+              \hat g_i = |I| \operatorname{mean}_j \max(0, s_j - s_i + 1)^2, \qquad
+              \nabla = \frac{\nabla \hat g_i}{\log_2^2(1 + g_i) (1 + g_i) \ln 2}
+
+    Shapes: positive s_i (P,); negative s_j (Q, N), a uniform sample; owner (P,), default one query a positive;
+        average g_i (P,) before this step, negative where there is none yet, default none; n_items |I|; mask (Q, N),
+        True where a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw, else the mean is weighted by
+        1/q; returns (P,), unreduced, values in [-1, 0]. A positive without negatives costs 0.
+    Settings: ``gamma`` is how far the average moves, at 1 the loss is plain DCG of smooth ranks. A g below 1 counts
+        as 1: no item stands before the first place (the paper's sum over all items has it too, as the item's own 1).
+    Use when: as the paper's baseline; its gradients span many orders of magnitude.
+    Cost: O(PN), and one number kept for each training positive, never queries times items.
+    Paper: Qiu et al., Large-scale stochastic optimization of NDCG surrogates (SONG), ICML 2022; SL@K, appendix A.
+        The original divides by each query's ideal DCG and multiplies by its number of positives.
+    Relations: ``song_at_k_loss`` with its weight held at one.
+    """
+    return _song(positive, negative, owner, n_items, gamma, average, mask, log_q)[0]
+
+
+def song_at_k_loss(
+    positive: Tensor,
+    negative: Tensor,
+    owner: Tensor | None = None,
+    *,
+    threshold: Tensor | None,
+    n_items: int,
+    gamma: float = 1.0,
+    average: Tensor | None = None,
+    form: Form = "paper",
+    mask: Tensor | None = None,
+    log_q: Tensor | None = None,
+) -> Tensor:
+    r"""SONG with each positive weighed by its nearness to its query's top K (SONG@K).
+
+    .. math:: -\frac{\sigma(s_i - \beta)}{\log_2(1 + g_i)}, \qquad
+              \nabla = \frac{\sigma(s_i - \beta)}{\log_2^2(1 + g_i) (1 + g_i) \ln 2} \nabla \hat g_i
+
+    Shapes: as ``song_loss``, with g_i and ĝ_i as there; threshold β, each query's K-th best score (Q,), None for a
+        weight of one; no gradient flows through the weight σ(s_i - β).
+    Settings: ``gamma`` and the floor of g as in ``song_loss``; ``form="original"`` is the weight of the SONG authors'
+        code, 2σ(2(s_i - β)).
+    Use when: as the paper's baseline for NDCG@K; mind that a weight of σ(s - β) hardly varies over cosine scores.
+    Cost: O(PN), and one number kept for each training positive and each query.
+    Paper: Qiu et al. (K-SONG), ICML 2022; SL@K, appendix A.
+    Relations: ``song_loss`` where the weight is held at one.
+    """
+    losses = _song(positive, negative, owner, n_items, gamma, average, mask, log_q)[0]
+    return losses if threshold is None else losses * _nearness(positive, threshold, owner, form)
+
+
+@torch.no_grad()
+def _nearness(positive: Tensor, threshold: Tensor, owner: Tensor | None, form: Form) -> Tensor:
+    """The weight of each positive, (P,), from thresholds (Q,)."""
+    over = widened(positive) - threshold[owners(positive, threshold.numel(), owner)]
+    return torch.sigmoid(over) if form == "paper" else 2 * torch.sigmoid(2 * over)
+
+
+class SONG(Loss):
+    """Module form of :func:`song_loss`; it owns the moving average of every training positive.
+
+    ``n_positives`` is how many training positives there are in all, ``n_items`` how many items.
+    """
+
+    formula = staticmethod(song_loss)
+    ranges: ClassVar[Ranges] = {
+        "train.learning_rate": COSINE_RATES,
+        "train.weight_decay": DECAYS,
+        "loss.gamma": GAMMAS,
+    }
+    needs = ("negative", "pair")
+    g: Tensor  # (n_positives,), a buffer; -1 where a positive has not been seen yet
+
+    def __init__(self, n_positives: int, n_items: int, *, gamma: float = 0.1, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        self.n_items = at_least("n_items", n_items, 1)
+        self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
+        self.register_buffer("g", torch.full((at_least("n_positives", n_positives, 0),), _UNSEEN))
+
+    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
+        assert extras.pair is not None
+        average = self.g[extras.pair]
+        losses, moved = _song(positive, negative, owner, self.n_items, self.gamma, average, extras.mask, extras.log_q)
+        if self.training:
+            _keep(self.g, extras.pair, moved)
+        return losses
+
+
+class SONGAtK(Loss):
+    """Module form of :func:`song_at_k_loss`; it owns moving averages, as :class:`SONG`, and its queries' thresholds.
+
+    The thresholds start at 0. In training mode each step moves those of its queries, after the weights are taken, by
+    quantile regression on the step's own scores (paper, appendix C.3), ``eta`` being the paper's η_λ:
+    β ← β - η (share of the catalogue scored at or below β - (1 - K/|I|)). A query's positives in the batch count one
+    each, its negatives stand for the rest of the catalogue; of a query that comes twice the first row's negatives.
+    """
+
+    formula = staticmethod(song_at_k_loss)
+    ranges: ClassVar[Ranges] = {
+        "train.learning_rate": COSINE_RATES,
+        "train.weight_decay": DECAYS,
+        "loss.gamma": GAMMAS,
+        "loss.eta": (0.1, 0.01, 0.001, 0.0001),
+    }
+    needs = ("negative", "pair", "query")
+    g: Tensor  # (n_positives,), a buffer; -1 where a positive has not been seen yet
+    threshold: Tensor  # (n_queries,), a buffer
+
+    def __init__(
+        self,
+        n_queries: int,
+        n_positives: int,
+        n_items: int,
+        k: int = 20,
+        *,
+        gamma: float = 0.1,
+        eta: float = 0.001,
+        form: Form = "paper",
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.n_items = at_least("n_items", n_items, 1)
+        self.k = at_least("k", k, 1)
+        self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
+        self.eta = positive_number("eta", eta)
+        self.form: Form = one_of("form", form, FORMS)
+        self.register_buffer("g", torch.full((at_least("n_positives", n_positives, 0),), _UNSEEN))
+        self.register_buffer("threshold", torch.zeros(at_least("n_queries", n_queries, 0)))
+
+    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
+        assert extras.pair is not None
+        assert extras.query is not None
+        threshold, average = self.threshold[extras.query], self.g[extras.pair]
+        losses, moved = _song(positive, negative, owner, self.n_items, self.gamma, average, extras.mask, extras.log_q)
+        weights = _nearness(positive, threshold, owner, self.form)
+        if self.training:
+            _keep(self.g, extras.pair, moved)
+            self._follow(threshold, positive, negative, owner, extras)
+        return weights * losses
+
+    @torch.no_grad()
+    def _follow(
+        self, threshold: Tensor, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras
+    ) -> None:
+        assert extras.query is not None
+        first = first_rows(extras.query)
+        share = share_at_or_below(
+            threshold,
+            widened(positive),
+            widened(negative),
+            negative_weights(negative, extras.mask, extras.log_q),
+            owners(positive, negative.size(0), owner),
+            first,
+            self.n_items,
+        )
+        moved = threshold - self.eta * (share - max(0.0, 1 - self.k / self.n_items))
+        self.threshold[extras.query] = moved[first].to(self.threshold.dtype)
+
+
+@torch.no_grad()
+def _keep(buffer: Tensor, index: Tensor, values: Tensor) -> None:
+    """Write ``values (n,)`` to ``buffer`` at ``index (n,)``; of an index that comes twice, the first value."""
+    buffer[index] = values[first_rows(index)].to(buffer.dtype)
