@@ -1,13 +1,14 @@
-"""Softmax loss (SL)."""
+"""The softmax family: softmax loss (SL), bilateral softmax loss (BSL), sampled softmax."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.errors import ConfigError
+from topshelf.errors import ConfigError, one_of
 from topshelf.errors import positive as positive_number
 from topshelf.losses.base import (
     COSINE_RATES,
@@ -22,6 +23,9 @@ from topshelf.losses.base import (
     widened,
     without_rivals_zero,
 )
+
+Bilateral = Literal["each", "query"]
+BILATERALS = ("each", "query")
 
 
 def softmax_loss(
@@ -87,6 +91,148 @@ class SoftmaxLoss(Loss):
 
     def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
         return softmax_loss(
+            positive,
+            negative,
+            owner,
+            tau=self.tau,
+            mask=extras.mask,
+            log_q=extras.log_q,
+            log_partition=extras.log_partition,
+        )
+
+
+def bsl_loss(
+    positive: Tensor,
+    negative: Tensor | None = None,
+    owner: Tensor | None = None,
+    *,
+    tau1: float,
+    tau2: float,
+    positives: Bilateral = "each",
+    mask: Tensor | None = None,
+    log_q: Tensor | None = None,
+    log_partition: Tensor | None = None,
+) -> Tensor:
+    r"""Bilateral softmax loss: one temperature for positives, another for negatives.
+
+    .. math:: -\frac{s_i}{\tau_1} + \frac{\tau_2}{\tau_1} \log \sum_j e^{s_j / \tau_2}
+
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; mask (Q, N), True where
+        a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw; log_partition (Q,), the log of the sum
+        of exp(s_j / tau2), in place of negative; returns (P,), unreduced. A positive without negatives costs 0.
+    Settings: ``tau1`` τ_1, ``tau2`` τ_2; ``positives`` "each" is the formula, as the SL@K authors compute it. "query"
+        puts the log of the mean of exp(s_i / τ_1) over the query's positives in place of s_i / τ_1, the two-sided
+        form that gives the loss its name: well-ranked positives count more, doubtful ones less. It needs all positives
+        of a query, and each of them then carries the query's value.
+    Use when: positives are noisy ("query"), or the softmax loss is to be rescaled ("each").   Cost: O(QN + P).
+    Paper: Wu et al., BSL: understanding and improving softmax loss for recommendation, ICDE 2024.
+    Relations: τ_1 = τ_2 is ``softmax_loss``; with "each" it is always ``softmax_loss`` at τ_2 times τ_2 / τ_1, so
+        that τ_1 is a learning rate, and of no effect under Adam without weight decay.
+    """
+    given_owner, partition = owner, partition_of(negative, log_partition, tau2, mask, log_q)
+    losses = softmax_loss(positive, None, owner, tau=tau2, log_partition=partition) * (tau2 / tau1)
+    if positives == "each":
+        return losses
+    if given_owner is None:
+        raise ConfigError('positives = "query" needs all positives of each query: pass owner (P,), got none')
+    logits = widened(positive) / tau1
+    above = log_mean_exp_of_query(logits, given_owner, partition.numel()) - logits
+    return without_rivals_zero(losses - above, partition.index_select(0, given_owner))
+
+
+def log_mean_exp_of_query(logits: Tensor, owner: Tensor, n_queries: int) -> Tensor:
+    """Log of the mean of exp over the logits (P,) of one owner, given back to each of them, (P,)."""
+    top = logits.new_full((n_queries,), -torch.inf).scatter_reduce(0, owner, logits.detach(), "amax")[owner]
+    total = logits.new_zeros(n_queries).index_add(0, owner, torch.exp(logits - top)).index_select(0, owner)
+    return total.log() + top - torch.bincount(owner, minlength=n_queries)[owner].log()
+
+
+class BSL(Loss):
+    """Module form of :func:`bsl_loss`."""
+
+    formula = staticmethod(bsl_loss)
+    ranges: ClassVar[Ranges] = {
+        "train.learning_rate": COSINE_RATES,
+        "train.weight_decay": DECAYS,
+        "loss.tau1": TEMPERATURES,
+        "loss.tau2": TEMPERATURES,
+    }
+    needs = ()
+    accepts_partition = True
+
+    def __init__(
+        self, *, tau1: float = 0.2, tau2: float = 0.2, positives: Bilateral = "each", reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(reduction)
+        self.tau1 = positive_number("tau1", tau1)
+        self.tau2 = self.tau = positive_number("tau2", tau2)  # tau: the partition's
+        self.positives: Bilateral = one_of("positives", positives, BILATERALS)
+        self.needs_whole_queries = positives == "query"
+
+    def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
+        return bsl_loss(
+            positive,
+            negative,
+            owner,
+            tau1=self.tau1,
+            tau2=self.tau2,
+            positives=self.positives,
+            mask=extras.mask,
+            log_q=extras.log_q,
+            log_partition=extras.log_partition,
+        )
+
+
+def sampled_softmax_loss(
+    positive: Tensor,
+    negative: Tensor | None = None,
+    owner: Tensor | None = None,
+    *,
+    tau: float,
+    mask: Tensor | None = None,
+    log_q: Tensor | None = None,
+    log_partition: Tensor | None = None,
+) -> Tensor:
+    r"""Cross-entropy of each positive among itself and sampled negatives, corrected for how they were drawn.
+
+    .. math:: \log \Bigl( e^{s_i / \tau} + \sum_j e^{s_j / \tau - \log q_j} \Bigr) - \frac{s_i}{\tau}
+
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; mask (Q, N), True where
+        a negative does not count; log_q, log of q_j, (N,) or (Q, N), 0 for a uniform draw; log_partition (Q,), the log
+        of the sum over j, in place of negative; returns (P,), unreduced. A positive without negatives costs 0.
+    Use when: negatives are the batch's other items, drawn as often as they are popular; well-ranked positives should
+        stop moving.   Cost: O(QN + P).
+    Paper: Bengio and Senécal, Adaptive importance sampling to accelerate training of a neural probabilistic language
+        model, IEEE Trans. Neural Networks 2008; Yi et al., Sampling-bias-corrected neural modeling for large corpus
+        item recommendations, RecSys 2019.
+    Relations: InfoNCE when log_q is 0; log(1 + e^x) of ``softmax_loss`` x, which leaves the positive out of the sum:
+        never negative, and the gradient fades once the positive stands above the sum of its rivals.
+    """
+    partition = partition_of(negative, log_partition, tau, mask, log_q)
+    owner = owners(positive, partition.numel(), owner)
+    above = softmax_loss(positive, None, owner, tau=tau, log_partition=partition)
+    return without_rivals_zero(F.softplus(above), partition.index_select(0, owner))
+
+
+class SampledSoftmax(Loss):
+    """Module form of :func:`sampled_softmax_loss`."""
+
+    formula = staticmethod(sampled_softmax_loss)
+    ranges: ClassVar[Ranges] = {
+        "train.learning_rate": COSINE_RATES,
+        "train.weight_decay": DECAYS,
+        "loss.tau": TEMPERATURES,
+    }
+    needs = ()
+    accepts_partition = True
+    preferred_negatives = "in_batch"
+
+    def __init__(self, *, tau: float = 0.2, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        self.tau = positive_number("tau", tau)
+
+    def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
+        return sampled_softmax_loss(
             positive,
             negative,
             owner,

@@ -1,0 +1,181 @@
+"""Losses made for cosines: cosine contrastive (CCL), and alignment with uniformity (DirectAU)."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from topshelf.errors import at_least, at_most
+from topshelf.losses.base import (
+    COSINE_RATES,
+    DECAYS,
+    Extras,
+    Loss,
+    Ranges,
+    Reduction,
+    mean_over,
+    negative_weights,
+    owners,
+    widened,
+)
+
+_BLOCK = 2**21  # pairs looked at in one piece: 8 MiB of float32, about what a processor's cache holds
+
+
+def ccl_loss(
+    positive: Tensor,
+    negative: Tensor,
+    owner: Tensor | None = None,
+    *,
+    margin: float,
+    weight: float,
+    mask: Tensor | None = None,
+    log_q: Tensor | None = None,
+) -> Tensor:
+    r"""Cosine contrastive loss: positives up to a cosine of one, negatives down to a margin and no further.
+
+    .. math:: (1 - s_i) + w \operatorname{mean}_j \max(0, s_j - m)
+
+    Shapes: positive s_i (P,), cosines; negative s_j (Q, N), cosines; owner (P,), default one query a positive; mask
+        (Q, N), True where a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw, else the mean is
+        weighted by 1/q; returns (P,), unreduced. A positive without negatives costs 0, its own term included.
+    Settings: ``margin`` m, from which a negative is left alone; ``weight`` w of the negatives, large where most of
+        them are below the margin.
+    Use when: most negatives are easy and only those that come near a positive should move.   Cost: O(QN + P).
+    Paper: Mao et al., SimpleX: a simple and strong baseline for collaborative filtering, CIKM 2021. The ranges here
+        are ours, round the settings that are in use.
+    Relations: linear where ``softmax_loss`` is exponential; the margin is its temperature's part.
+    """
+    owner = owners(positive, negative.size(0), owner)
+    weights = negative_weights(negative, mask, log_q)
+    pushed = weight * mean_over(F.relu(widened(negative) - margin), weights)  # (Q,)
+    losses = 1 - widened(positive) + pushed.index_select(0, owner)
+    is_alone = ~(weights > 0).any(-1).index_select(0, owner)
+    return torch.where(is_alone, torch.zeros_like(losses), losses)
+
+
+class CCL(Loss):
+    """Module form of :func:`ccl_loss`."""
+
+    formula = staticmethod(ccl_loss)
+    ranges: ClassVar[Ranges] = {
+        "train.learning_rate": COSINE_RATES,
+        "train.weight_decay": DECAYS,
+        "loss.margin": (0.0, 0.2, 0.4, 0.6, 0.8),
+        "loss.weight": (1.0, 10.0, 50.0, 150.0, 500.0),
+    }
+
+    def __init__(self, *, margin: float = 0.4, weight: float = 50.0, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        self.margin = at_most("margin", at_least("margin", margin, -1.0), 1.0)
+        self.weight = at_least("weight", weight, 0.0)
+
+    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
+        return ccl_loss(
+            positive, negative, owner, margin=self.margin, weight=self.weight, mask=extras.mask, log_q=extras.log_q
+        )
+
+
+def directau_loss(
+    positive: Tensor,
+    owner: Tensor | None = None,
+    *,
+    query_vector: Tensor,
+    item_vector: Tensor,
+    gamma: float,
+    query: Tensor | None = None,
+) -> Tensor:
+    r"""Alignment of each query with its positives, and uniformity of queries and of items; no negatives.
+
+    .. math:: \lVert q - v_i \rVert^2 + \frac{\gamma}{2} \bigl( u(\{q\}) + u(\{v\}) \bigr), \qquad
+              u(X) = \log \operatorname{mean}_{x, y \in X} e^{-2 \lVert x - y \rVert^2}
+
+    Shapes: positive s_i (P,), cosines: the first term is 2 - 2 s_i; owner (P,), default one query a positive;
+        query_vector q (Q, d) and item_vector v (P, d), brought to length one here; query (Q,), index of each query,
+        default all different; returns (P,), unreduced, of which every one carries the batch's uniformity, so the mean
+        is the loss. Masks and corrections of negatives do not apply.
+    Settings: ``gamma`` γ, the weight of uniformity: more of it spreads the vectors further apart.
+    Use when: negatives are a nuisance: batches of some thousand pairs take their place.
+    Cost: O((Q² + P²) d), in blocks of 8 MiB; not the mean of its parts, so the batch is taken whole.
+    Paper: Wang et al., Towards representation alignment and uniformity in collaborative filtering, KDD 2022.
+    Relations: ``softmax_loss`` in the limit of many negatives pulls and spreads too. A query counts once for each of
+        its positives, as in a batch of pairs, but is never compared with itself: here all its positives may be in one
+        batch, which would fill the mean with ones. Items that come twice are compared, as in the paper.
+    """
+    owner = owners(positive, query_vector.size(0), owner)
+    counts = torch.bincount(owner, minlength=query_vector.size(0))
+    query = torch.arange(counts.numel(), device=owner.device) if query is None else query
+    spread = uniformity(query_vector, query, counts) + uniformity(
+        item_vector, torch.arange(owner.numel(), device=owner.device), torch.ones_like(owner)
+    )
+    return 2 - 2 * widened(positive) + gamma / 2 * spread
+
+
+def uniformity(vectors: Tensor, identity: Tensor, weights: Tensor) -> Tensor:
+    r"""Log of the mean of :math:`e^{-2 \lVert x - y \rVert^2}` over pairs of rows of different identity, a number.
+
+    Shapes: vectors (R, d), of any length; identity (R,); weights (R,), how often each row counts. 0 without a pair.
+    """
+    unit, weights = F.normalize(widened(vectors), dim=-1), weights.to(widened(vectors).dtype)
+    total, gradient = _kernel_sum(unit.detach(), identity, weights)
+    total = total + ((unit - unit.detach()) * gradient).sum()  # adds 0, and the gradient
+    mass = weights @ (weights.sum() - _of_same(identity, weights))
+    has_pairs = mass > 0
+    one = torch.ones_like(total)
+    return torch.where(has_pairs, total, one).log() - torch.where(has_pairs, mass, one).log()
+
+
+def _kernel_sum(unit: Tensor, identity: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of w_r w_s exp(4 x_r·x_s - 4) over rows of different identity, and its gradient (R, d).
+
+    Block by block with the gradient taken on the way, so that nothing of the size of the pairs is ever kept.
+    """
+    total, gradients = unit.new_zeros(()), [unit[:0]]
+    scaled, weighted = 4 * unit, weights.unsqueeze(1) * unit
+    step = max(1, _BLOCK // max(1, unit.size(0)))
+    for start in range(0, unit.size(0), step):
+        rows = slice(start, start + step)
+        kernel = torch.exp_(scaled[rows] @ unit.T).masked_fill_(identity[rows].unsqueeze(1) == identity, 0.0)
+        total = total + weights[rows] @ (kernel @ weights)
+        gradients.append(weights[rows].unsqueeze(1) * (kernel @ weighted))
+    return math.exp(-4) * total, 8 * math.exp(-4) * torch.cat(gradients)
+
+
+def _of_same(identity: Tensor, weights: Tensor) -> Tensor:
+    """How much the rows of each row's identity weigh together, (R,)."""
+    ordered, order = identity.sort()
+    before = F.pad(weights[order].cumsum(0), (1, 0))
+    return before[torch.searchsorted(ordered, identity, right=True)] - before[torch.searchsorted(ordered, identity)]
+
+
+class DirectAU(Loss):
+    """Module form of :func:`directau_loss`. The scores must be cosines."""
+
+    formula = staticmethod(directau_loss)
+    ranges: ClassVar[Ranges] = {
+        "train.learning_rate": COSINE_RATES,
+        "train.weight_decay": DECAYS,
+        "loss.gamma": (0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
+    }
+    needs = ("query_vector", "item_vector")
+    is_separable = False
+
+    def __init__(self, *, gamma: float = 1.0, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        self.gamma = at_least("gamma", gamma, 0.0)
+
+    def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:  # noqa: ARG002
+        assert extras.query_vector is not None
+        assert extras.item_vector is not None
+        return directau_loss(
+            positive,
+            owner,
+            query_vector=extras.query_vector,
+            item_vector=extras.item_vector,
+            gamma=self.gamma,
+            query=extras.query,
+        )

@@ -1,0 +1,121 @@
+"""Pairwise softmax loss (PSL): the softmax loss with another function in place of the exponential."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from topshelf.errors import one_of
+from topshelf.errors import positive as positive_number
+from topshelf.losses.base import (
+    COSINE_RATES,
+    DECAYS,
+    Extras,
+    Loss,
+    Ranges,
+    Reduction,
+    log_sum_exp,
+    margins,
+    owners,
+    without_rivals_zero,
+)
+
+PairActivation = Literal["tanh", "relu", "atan", "exponential"]
+PAIR_ACTIVATIONS = ("tanh", "relu", "atan", "exponential")
+PairMethod = Literal["sum", "batch"]
+PAIR_METHODS = ("sum", "batch")
+
+# What relu and atan are held above: their logarithms stay finite. With cosines only relu at d = -1 comes near it.
+SMALLEST_ACTIVATION = 1e-6
+
+
+def psl_loss(
+    positive: Tensor,
+    negative: Tensor,
+    owner: Tensor | None = None,
+    *,
+    tau: float,
+    activation: PairActivation = "tanh",
+    method: PairMethod = "sum",
+    mask: Tensor | None = None,
+    log_q: Tensor | None = None,
+) -> Tensor:
+    r"""Softmax loss with a gentler function than the exponential of each pair's difference.
+
+    .. math:: \log \sum_j \sigma(d_{ij})^{1/\tau}, \qquad d_{ij} = (s_j - s_i) / 2, \qquad
+              \sigma(d) = \tanh(d) + 1, \ \max(0, d + 1), \ \arctan(d) + 1 \text{ or } e^d
+
+    Shapes: positive s_i (P,), a whole cosine, which is halved here; negative s_j (Q, N); owner (P,), default one query
+        a positive; mask (Q, N), True where a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw;
+        returns (P,), unreduced. A positive without negatives costs 0.
+    Settings: ``tau`` τ, half of the softmax loss's for the same steepness; ``activation`` σ, "tanh" in the SL@K paper;
+        relu and atan are held above 1e-6, where the gradient is 0. ``method`` "sum" is the formula; "batch", the
+        second method of the released code, takes the log of the mean of the sums over the batch's positives, and
+        every positive that has negatives then carries the batch's value.
+    Use when: some negatives may be positives that nobody saw: they pull less than under the exponential.
+    Cost: O(PN): every pair is looked at.
+    Paper: Yang et al., PSL: rethinking and improving softmax loss from pairwise perspective, NeurIPS 2024.
+    Relations: the exponential at τ is ``softmax_loss`` at 2τ; at d = 0 all four have value and slope 1.
+    """
+    owner = owners(positive, negative.size(0), owner)
+    logits = log_activation(margins(positive, negative, owner) / 2, activation) / tau  # (P, N)
+    if log_q is not None:
+        logits = logits - log_q.expand(negative.shape)[owner]
+    if mask is not None:
+        logits = logits.masked_fill(mask[owner], -math.inf)
+    each = total = log_sum_exp(logits)  # (P,)
+    if method == "batch":
+        n_counted = (total > -math.inf).sum().clamp(min=1)
+        each = (log_sum_exp(total) - n_counted.log()).expand(total.shape)
+    return without_rivals_zero(each.masked_fill(each == -math.inf, 0.0), total)
+
+
+def log_activation(difference: Tensor, activation: PairActivation) -> Tensor:
+    """Log of σ(d), of the same shape."""
+    if activation == "exponential":
+        return difference
+    if activation == "tanh":
+        return math.log(2) + F.logsigmoid(2 * difference)  # tanh(d) + 1 = 2 sigmoid(2d)
+    raised = difference + 1 if activation == "relu" else torch.atan(difference) + 1
+    return raised.clamp(min=SMALLEST_ACTIVATION).log()
+
+
+class PSL(Loss):
+    """Module form of :func:`psl_loss`."""
+
+    formula = staticmethod(psl_loss)
+    ranges: ClassVar[Ranges] = {
+        "train.learning_rate": COSINE_RATES,
+        "train.weight_decay": DECAYS,
+        "loss.tau": (0.005, 0.025, 0.05, 0.1, 0.25),
+    }
+
+    def __init__(
+        self,
+        *,
+        tau: float = 0.1,
+        activation: PairActivation = "tanh",
+        method: PairMethod = "sum",
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.tau = positive_number("tau", tau)
+        self.activation: PairActivation = one_of("activation", activation, PAIR_ACTIVATIONS)
+        self.method: PairMethod = one_of("method", method, PAIR_METHODS)
+        self.is_separable = method == "sum"
+
+    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
+        return psl_loss(
+            positive,
+            negative,
+            owner,
+            tau=self.tau,
+            activation=self.activation,
+            method=self.method,
+            mask=extras.mask,
+            log_q=extras.log_q,
+        )
