@@ -34,6 +34,11 @@ class Draw:
         """Whether all queries of the batch look at the same items."""
         return self.items is None or self.items.dim() == 1
 
+    def part(self, start: int, stop: int) -> Draw:
+        """The draw of the queries ``start`` to ``stop``."""
+        items = self.items if self.items is None or self.items.dim() == 1 else self.items[start:stop]
+        return Draw(items, None if self.exclude is None else self.exclude.slice(start, stop), self.log_q)
+
     def mask(self, n_columns: int) -> Tensor | None:
         """``exclude`` as (Q, n_columns) flags."""
         if self.exclude is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
@@ -127,7 +128,9 @@ def test_a_shared_draw_is_as_large_as_drawn_unless_an_effective_size_is_given(mo
 @pytest.mark.parametrize("kind", NEGATIVES)
 @ORDERS
 def test_every_source_of_negatives_moves_both_tables(model, positives, name, kind, order):
-    loss = slatk() if name == "slatk" else LOSSES[name]()
+    sizes = {"n_queries": N_QUERIES, "n_items": N_ITEMS, "n_positives": positives.indices.numel()}
+    taken = inspect.signature(LOSSES[name].__init__).parameters
+    loss = LOSSES[name](**{key: size for key, size in sizes.items() if key in taken}).double()
     objective = Objective(model, loss, NEGATIVES[kind](), positives, effective_n=100)
     batch = a_batch(positives, order, size=8, repeat=not objective.shares_negatives)
     value, (to_queries, to_items) = gradients(objective, batch)
@@ -209,7 +212,7 @@ def test_what_was_scored_is_handed_on_without_its_graph(model, positives):
 
 def test_a_loss_of_every_pair_refuses_a_batch_that_would_not_fit(monkeypatch):
     monkeypatch.setattr(objective_module, "_DENSE_BYTES", 100)
-    with pytest.raises(ConfigError, match=r"every pair of a positive and a negative: .* smaller train\.batch_size"):
+    with pytest.raises(ConfigError, match=r"every pair of a positive and a negative: .* smaller negatives\.n"):
         fit(
             make_config(
                 {"k": 3, "loss": {"name": "bpr"}, "negatives": {"kind": "shared", "n": 20}, "train": {"epochs": 1}}
@@ -261,6 +264,27 @@ def test_every_pair_by_blocks_gives_the_same_loss_and_gradients_as_one_piece(ord
     assert not objective.by_blocks
     assert number == pytest.approx(value.item(), rel=1e-5)
     assert_close([parameter.grad for parameter in model.parameters()], expected, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["catalogue", "per_query", "shared"])
+@pytest.mark.parametrize("name", [name for name, cls in LOSSES.items() if "negative" in cls.needs])
+def test_every_loss_of_pairs_is_the_same_a_few_queries_at_a_time(name, kind, monkeypatch):
+    split = make_split(generate(40, 30, interactions_per_user=6, seed=1), seed=0)
+    n = {} if kind == "catalogue" else {"n": 10}
+    config = resolve(make_config({"k": 5, "loss": {"name": name}, "negatives": {"kind": kind, **n}}))
+    found = []
+    for cells in (2**20, 100):
+        monkeypatch.setattr(objective_module, "_PAIR_CELLS", cells)
+        torch.manual_seed(0)
+        model, positives = build_model(config, 40, 30), split.train.ragged()
+        objective = build_objective(config, model, positives)
+        batch = next(Batches(positives, 30, order="query", size=30).epoch(stream(0)))
+        number, _ = objective.backward(batch, stream(1))
+        assert objective.by_pairs
+        parameters = [*model.parameters(), *objective.loss.parameters()]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        found.append((torch.tensor(number), gradients, dict(objective.loss.named_buffers())))
+    assert_close(found[1], found[0], rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("in_step", ["exact", ("follow", 0.5)])

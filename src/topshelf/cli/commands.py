@@ -14,6 +14,7 @@ from topshelf.cli import show
 from topshelf.config import assemble, merged, overrides
 from topshelf.errors import ConfigError
 from topshelf.evaluation import compare
+from topshelf.losses.describe import describe
 from topshelf.models import MODELS
 from topshelf.recommender import Recommender
 
@@ -24,7 +25,9 @@ def train(
     config: Annotated[Path | None, typer.Argument(help="A TOML file with the run's settings.")] = None,
     data: Annotated[str | None, typer.Option(help="A file, a folder, or the name of a dataset.")] = None,
     model: Annotated[str | None, typer.Option(help="mf (the default), ease, popularity.")] = None,
-    loss: Annotated[str | None, typer.Option(help="slatk (the default), softmax, bpr.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="slatk (the default), softmax, bpr, ...: see topshelf losses.")
+    ] = None,
     k: Annotated[int | None, typer.Option(help="Length of the list that people see; 20.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of splits, initial values and draws; 0.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting: section.key=value.")] = None,
@@ -132,6 +135,18 @@ def recommend(
     recommender = Recommender.load(run)
     table = recommender.recommend(show.ids(recommender, user), k, filter_seen=not keep_seen)
     show.recommendations(table, out)
+
+
+def losses(as_json: AsJson = False) -> None:
+    """List every loss: what it is, and what is searched when it is tuned.
+
+    The names of the first table go with `topshelf train --loss`; those of the second rank graded lists, from Python.
+    """
+    rows = describe()
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    else:
+        show.losses(rows)
 
 
 def demo(

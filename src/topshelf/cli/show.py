@@ -69,6 +69,28 @@ def evaluation(found: dict[str, Any], title: str) -> None:
         console.print(f"{found['n_skipped']:,} users with nothing to find left out", style="dim", highlight=False)
 
 
+def losses(rows: Sequence[dict[str, Any]]) -> None:
+    """A table for each of the two forms, with the search ranges under each summary."""
+    titles = {
+        "ragged": "Recommendation: topshelf train --loss NAME",
+        "graded": "Graded lists: topshelf.losses.LISTWISE",
+    }
+    for form, title in titles.items():
+        table = Table(title=title, title_justify="left", show_lines=True)
+        table.add_column("name", no_wrap=True)
+        table.add_column("what it is, and what is searched")
+        for row in rows:
+            if row["form"] == form:
+                ranges = [
+                    f"{key}: {', '.join(f'{value:g}' if isinstance(value, float) else str(value) for value in values)}"
+                    for key, values in row["ranges"].items()
+                ]
+                table.add_row(
+                    row["name"], escape(row["summary"]) + "".join(f"\n[dim]{escape(line)}[/dim]" for line in ranges)
+                )
+        Console().print(table)
+
+
 def paired(result: PairedResult, metric: str, first: str, second: str) -> None:
     Console().print(
         f"{metric}: {first} minus {second} = {result.difference:+.4f} "

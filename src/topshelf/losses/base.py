@@ -70,7 +70,7 @@ class Loss(nn.Module):
 
     formula: ClassVar[Callable[..., Tensor]]
     ranges: ClassVar[Ranges] = {}
-    needs: ClassVar[tuple[str, ...]] = ("negative",)
+    needs: tuple[str, ...] = ("negative",)
     accepts_partition: bool = False
     tau: float
     is_separable: bool = True
@@ -128,19 +128,9 @@ class Loss(nn.Module):
         return [{"params": parameters, "lr": learning_rate, "weight_decay": 0.0}] if parameters else []
 
 
-class _Ascending(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:  # noqa: ARG004
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ARG004
-        return -gradient
-
-
 def ascending(value: Tensor) -> Tensor:
     """The same value with its gradient turned round: a descending optimizer then ascends it."""
-    return _Ascending.apply(value)  # type: ignore[no-any-return]
+    return 2 * value.detach() - value  # exact in floating point
 
 
 def reduce(losses: Tensor, reduction: Reduction) -> Tensor:

@@ -128,7 +128,7 @@ class SLatK(Loss):
         "loss.tau_weight": tuple(step / 4 for step in range(2, 13)),
         "threshold.every": (5, 20),
     }
-    needs = ("query",)
+    needs: tuple[str, ...] = ("query",)
     keeps_thresholds = True
     threshold: Tensor  # (n_queries,), a buffer: saved, resumed, synchronised
 
@@ -152,6 +152,8 @@ class SLatK(Loss):
         self.weight: Activation = one_of("weight", weight, ACTIVATIONS)
         self.distance: Activation = one_of("distance", distance, ACTIVATIONS)
         self.accepts_partition = distance == "exponential"
+        if not self.accepts_partition:
+            self.needs = ("negative", "query")
         self.detach_weight = detach_weight
         self.keep_hits = self.needs_whole_queries = keep_hits
         self.register_buffer("threshold", torch.zeros(at_least("n_queries", n_queries, 0)))

@@ -18,10 +18,12 @@ from topshelf.ragged import Ragged
 from topshelf.thresholds import counted_step
 from topshelf.training.batches import Batch
 
-# The paper's number of sampled negatives; see docs/losses.md on why the exact catalogue is scaled to it.
+# The paper's number of sampled negatives; see docs/losses/slatk.md on why the exact catalogue is scaled to it.
 DEFAULT_EFFECTIVE_N = 1000
 _DENSE_BYTES = 2 * 2**30
 _PAIR_COPIES = 6  # tables of margins that a loss and its backward pass hold at once
+# Margins of one block, about what a core's cache holds: larger tables are fresh memory at every operation, and slower.
+_PAIR_CELLS = 2**20
 
 
 # What a step does to the thresholds of its queries: nothing, set them to the exact ones, or follow at a rate.
@@ -80,9 +82,9 @@ class Objective:
         """The loss as a number, its gradients added to the parameters'.
 
         ``in_step`` moves the thresholds of the batch's queries before the loss is taken (only where ``by_blocks``). A
-        loss that is not finite leaves the parameters' gradients alone.
+        loss that is not finite leaves the model's gradients alone.
         """
-        if not isinstance(self.negatives, Catalogue) or not self.loss.is_separable:
+        if not self.by_blocks and not self.by_pairs:
             value, scored = self(batch, generator)
             number = value.item()
             if math.isfinite(number):
@@ -91,7 +93,12 @@ class Objective:
         queries, items = self.model.encode(batch.query)
         assert isinstance(queries, Tensor)
         scored = Scored(queries.detach(), items.detach())
-        number, gradients = self._by_blocks(batch, scored, in_step) if self.by_blocks else self._by_pairs(batch, scored)
+        gradients: tuple[Tensor, Tensor] | None
+        if self.by_blocks:
+            number, gradients = self._by_blocks(batch, scored, in_step)
+        else:
+            draw = self.negatives.draw(batch.positives, batch.item, self.population, generator)
+            number, gradients = self._by_pairs(batch, draw, scored)
         if gradients is not None and math.isfinite(number):
             to_queries, to_items = gradients  # the first is copied: a sparse gradient would keep the head's buffer
             torch.autograd.backward(
@@ -137,34 +144,35 @@ class Objective:
         loss.threshold[part.query] = moved.to(loss.threshold.dtype)
         return block
 
-    def _by_pairs(self, batch: Batch, scored: Scored) -> tuple[float, tuple[Tensor, Tensor] | None]:
-        """Losses that look at every pair of a positive and a negative: as many queries at once as the budget holds.
+    @property
+    def by_pairs(self) -> bool:
+        """Whether the loss looks at every pair of a positive and a negative, and a few queries at once will do."""
+        return "negative" in self.loss.needs and self.loss.is_separable
+
+    def _by_pairs(self, batch: Batch, draw: Draw, scored: Scored) -> tuple[float, tuple[Tensor, Tensor] | None]:
+        """The loss a few queries at a time, and the tables' gradients.
 
         The loss's own parameters get their gradients here; a loss that leaves the scores alone for once gives none.
         """
-        queries, items = scored
-        self._check_dense(int(batch.counts().max()) * items.size(0))  # one query is never cut
-        to_queries, to_items = torch.empty_like(queries), torch.zeros_like(items)
-        number, is_moved = 0.0, False
-        for start, stop in self._affordable(batch, items.size(0)):
+        items = scored.items.detach().requires_grad_()
+        n_columns = items.size(0) if draw.items is None else draw.items.size(-1)
+        self._check_dense(int(batch.counts().max()) * n_columns)  # one query is never cut
+        to_queries, number = torch.zeros_like(scored.queries), 0.0
+        for start, stop in self._affordable(batch, n_columns):
             part = batch.part(start, stop)
-            negative = (queries[start:stop] @ items.T).requires_grad_()
-            positive = negative.detach()[part.owner, part.item].requires_grad_()
-            value = self._pairs_loss(part, Draw(None, part.positives), positive, negative)
-            value = value * (positive.numel() / batch.item.numel())
+            queries = scored.queries[start:stop].detach().requires_grad_()
+            value = self._pairs_loss(part, draw.part(start, stop), queries, items)
+            value = value * (part.item.numel() / batch.item.numel())
             value.backward()
             number += value.item()
-            if positive.grad is None or negative.grad is None:
-                continue
-            is_moved = True
-            negative.grad.index_put_((part.owner, part.item), positive.grad, accumulate=True)
-            torch.mm(negative.grad, items, out=to_queries[start:stop])
-            to_items.addmm_(negative.grad.T, queries[start:stop])
-        return number, (to_queries, to_items) if is_moved else None
+            if queries.grad is not None:
+                to_queries[start:stop] = queries.grad
+        return number, None if items.grad is None else (to_queries, items.grad)
 
     def _affordable(self, batch: Batch, n_items: int) -> list[tuple[int, int]]:
         """Blocks of queries whose (P, I) margins, the copies a loss makes of them and their gradients fit."""
-        most = max(1, self.workspace.budget // (4 * _PAIR_COPIES * n_items))  # positives, or queries, a block
+        cells = min(self.workspace.budget // (4 * _PAIR_COPIES), _PAIR_CELLS)
+        most = max(1, cells // n_items)  # positives, or queries, a block
         load = torch.maximum(batch.counts(), torch.ones_like(batch.query)).cumsum(0).tolist()
         blocks, start, before = [], 0, 0
         for stop in range(1, len(load) + 1):
@@ -177,41 +185,41 @@ class Objective:
         """The differentiable loss, in one piece."""
         queries, items = self.model.encode(batch.query)
         assert isinstance(queries, Tensor)
-        # F.embedding, not indexing: its backward pass adds in a fixed order and in parallel.
-        item_vector = F.embedding(batch.item, items)
-        positive = (F.embedding(batch.owner, queries) * item_vector).sum(1)
         if "item_vector" in self.loss.needs:
-            value = self.loss(
-                positive, owner=batch.owner, query=batch.query, query_vector=queries, item_vector=item_vector
-            )
-            return value, Scored(queries.detach(), items.detach())
-        draw = self.negatives.draw(batch.positives, batch.item, self.population, generator)
-        if draw.is_shared:
-            value = self._shared(batch, draw, queries, items, positive)
+            value = self._vectors_loss(batch, queries, items)
         else:
-            assert draw.items is not None
-            value = self._pairs_loss(batch, draw, positive, sampled_scores(queries, items, draw.items))
+            draw = self.negatives.draw(batch.positives, batch.item, self.population, generator)
+            by_partition = draw.is_shared and self.loss.accepts_partition
+            take = self._partition_of_draw if by_partition else self._pairs_loss
+            value = take(batch, draw, queries, items)
         return value, Scored(queries.detach(), items.detach())
 
-    def _shared(self, batch: Batch, draw: Draw, queries: Tensor, items: Tensor, positive: Tensor) -> Tensor:
+    def _partition_of_draw(self, batch: Batch, draw: Draw, queries: Tensor, items: Tensor) -> Tensor:
         columns = items if draw.items is None else F.embedding(draw.items, items)
-        if self.loss.accepts_partition:
-            partition = log_partition(
-                queries,
-                columns,
-                self.loss.tau,
-                exclude=draw.exclude,
-                log_weight=None if draw.log_q is None else -draw.log_q,
-                workspace=self.workspace,
-            )
-            return self._partition_loss(batch, positive, partition - self._scale(columns.size(0)))
-        self._check_dense(batch.item.numel() * columns.size(0))
-        return self._pairs_loss(batch, draw, positive, queries @ columns.T)
+        partition = log_partition(
+            queries,
+            columns,
+            self.loss.tau,
+            exclude=draw.exclude,
+            log_weight=None if draw.log_q is None else -draw.log_q,
+            workspace=self.workspace,
+        )
+        positive = _positive_scores(batch, queries, items)
+        return self._partition_loss(batch, positive, partition - self._scale(columns.size(0)))
 
-    def _pairs_loss(self, batch: Batch, draw: Draw, positive: Tensor, negative: Tensor) -> Tensor:
-        needs, items = self.loss.needs, draw.items
-        if "negative_item" in needs and items is None:
-            items = torch.arange(negative.size(1), device=negative.device)
+    def _pairs_loss(self, batch: Batch, draw: Draw, queries: Tensor, items: Tensor) -> Tensor:
+        if draw.items is None:
+            negative = queries @ items.T
+            positive = negative[batch.owner, batch.item]
+        else:
+            positive = _positive_scores(batch, queries, items)
+            is_shared = draw.items.dim() == 1
+            negative = (
+                queries @ F.embedding(draw.items, items).T if is_shared else sampled_scores(queries, items, draw.items)
+            )
+        needs, columns = self.loss.needs, draw.items
+        if "negative_item" in needs and columns is None:
+            columns = torch.arange(negative.size(1), device=negative.device)
         return self.loss(
             positive,
             negative,
@@ -220,7 +228,16 @@ class Objective:
             mask=draw.mask(negative.size(1)),
             log_q=self._log_q(draw, negative),
             pair=batch.pair() if "pair" in needs else None,
-            negative_item=items if "negative_item" in needs else None,
+            negative_item=columns if "negative_item" in needs else None,
+        )
+
+    def _vectors_loss(self, batch: Batch, queries: Tensor, items: Tensor) -> Tensor:
+        return self.loss(
+            _positive_scores(batch, queries, items),
+            owner=batch.owner,
+            query=batch.query,
+            query_vector=queries,
+            item_vector=F.embedding(batch.item, items),
         )
 
     def _partition_loss(self, batch: Batch, positive: Tensor, partition: Tensor) -> Tensor:
@@ -228,13 +245,13 @@ class Objective:
         return self.loss(positive, owner=batch.owner, query=batch.query, log_partition=partition, pair=pair)
 
     def _check_dense(self, n_cells: int) -> None:
-        """A loss that looks at every pair holds (P, N) margins, some copies of them, and their gradients."""
+        """A loss that looks at every pair holds (P, N) margins of a query, some copies of them, and their gradients."""
         needed = n_cells * 4
         if needed > _DENSE_BYTES:
             raise ConfigError(
-                f"this loss looks at every pair of a positive and a negative: {needed / 2**30:.1f} GiB a batch, and at "
+                f"this loss looks at every pair of a positive and a negative: {needed / 2**30:.1f} GiB a query, and at "
                 f"most {_DENSE_BYTES / 2**30:.0f} GiB are taken. Use negatives.kind = 'shared' with a smaller "
-                "negatives.n, or a smaller train.batch_size"
+                "negatives.n"
             )
 
     def _scale(self, n_columns: int) -> float:
@@ -245,3 +262,8 @@ class Objective:
         if draw.log_q is not None:
             return draw.log_q + scale
         return negative.new_full((1,), scale) if scale else None
+
+
+def _positive_scores(batch: Batch, queries: Tensor, items: Tensor) -> Tensor:
+    # F.embedding, not indexing: its backward pass adds in a fixed order and in parallel.
+    return (F.embedding(batch.owner, queries) * F.embedding(batch.item, items)).sum(1)
