@@ -17,14 +17,16 @@ from topshelf.losses import SLatK
 K = 10
 
 
-def main(epochs: int = 30) -> float:
+def main(epochs: int = 10) -> float:
     torch.manual_seed(0)
     split = make_split(generate(400, 200, seed=0), kind="ratio", seed=0)
     train = split.train.ragged()
     users, positives = train.owner(), train.indices
     user_table = torch.nn.Embedding(split.n_users, 32)
     item_table = torch.nn.Embedding(split.n_items, 32)
-    optimizer = torch.optim.Adam([*user_table.parameters(), *item_table.parameters()], lr=0.01)
+    for table in (user_table, item_table):
+        torch.nn.init.normal_(table.weight, std=0.1)
+    optimizer = torch.optim.Adam([*user_table.parameters(), *item_table.parameters()], lr=0.02)
 
     loss = SLatK(split.n_users, k=K, tau=0.2, tau_weight=1.0)  # SL@K: one threshold a user, in a buffer
 
