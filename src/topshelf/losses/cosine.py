@@ -98,8 +98,8 @@ def directau_loss(
         query_vector q (Q, d) and item_vector v (P, d), brought to length one here; query (Q,), index of each query,
         default all different; returns (P,), unreduced, of which every one carries the batch's uniformity, so the mean
         is the loss. Masks and corrections of negatives do not apply.
-    Settings: ``gamma`` γ, the weight of uniformity: more of it spreads the vectors further apart. The sparser the data,
-        the more it takes; 0.2 suits dense data.
+    Settings: ``gamma`` γ, the weight of uniformity: more of it spreads the vectors further apart. Of 0.2,
+        0.5, 1 and 5 the default did best on the validation part of MovieLens-100K.
     Use when: negatives are a nuisance: batches of some thousand pairs take their place.
     Cost: O((Q² + D²) d) for D different items, in blocks of 8 MiB; not the mean of its parts, so the batch is taken
         whole.
