@@ -68,7 +68,11 @@ class Page:
         axes.spines[["top", "right"]].set_visible(False)
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg")
-        self._parts.append(drawn.getvalue()[drawn.getvalue().index("<svg") :])
+        self.drawing(drawn.getvalue())
+
+    def drawing(self, svg: str) -> None:
+        """A drawing of our own making, as SVG; what comes before its first tag is left out."""
+        self._parts.append(svg[svg.index("<svg") :])
 
     def html(self) -> str:
         return (

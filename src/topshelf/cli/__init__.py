@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from topshelf.cli import data
-from topshelf.cli.commands import demo, evaluate, recommend, train
+from topshelf.cli.commands import demo, evaluate, losses, recommend, train
+from topshelf.cli.diagnose import diagnose
 from topshelf.errors import TopshelfError, TrainingError
 from topshelf.training import StoppedEarly
 
@@ -42,7 +43,9 @@ app.add_typer(data.app, name="data")
 app.command()(train)
 app.command()(evaluate)
 app.command()(recommend)
+app.command()(losses)
 app.command()(demo)
+app.command()(diagnose)
 
 
 def main() -> None:

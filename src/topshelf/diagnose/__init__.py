@@ -1,0 +1,7 @@
+"""What a loss does to a model on somebody's data: the paper's analyses, as numbers, plots and advice."""
+
+from topshelf.diagnose.advice import Advice, advise
+from topshelf.diagnose.files import write
+from topshelf.diagnose.run import Diagnosis, Plan, diagnose, plan
+
+__all__ = ["Advice", "Diagnosis", "Plan", "advise", "diagnose", "plan", "write"]

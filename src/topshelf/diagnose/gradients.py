@@ -1,0 +1,244 @@
+r"""How evenly a loss spreads its gradient (the paper's figure 1c).
+
+The *instance* is a positive (u, i): the paper's losses are sums over them. Its gradient is that of its own term of the
+loss with respect to the user's vector, :math:`\nabla_u L(u, i)` (the paper's appendix on gradients), over the whole
+catalogue, nothing sampled. With cosine scores the part along the vector itself is taken off: it would change a length
+that no score depends on. Two other readings of "instance" are measured beside it: the *user*, whose gradient is the sum
+over their positives, and the *pair* (u, i, j), whose gradient is :math:`|\partial L(u, i) / \partial s_{uj}|`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from topshelf.diagnose.sample import Sample
+from topshelf.losses import Loss
+from topshelf.losses.base import Extras
+
+TOPS = (0.01, 0.05, 0.2)
+_POINTS = 201  # of the curve
+_CELLS = 2**22  # positives x items of one block
+# Pairs are too many to sort: they are counted in bins of a fiftieth of a decade.
+_LOWEST, _HIGHEST, _PER_DECADE = -38, 12, 50
+
+
+@dataclass(frozen=True)
+class Concentration:
+    """How much of the total the largest instances hold."""
+
+    n: int
+    top: dict[str, float]  # "5%": share of the total held by the largest 5% of instances
+    curve: list[float]  # cumulative share held by the largest 0%, ..., 100%, in equal steps
+    log10_edges: list[float]
+    log10_shares: list[float]  # share of instances by the log10 of their size, bins of a tenth of a decade
+    zero_share: float
+    decades: float  # between the 1st and the 99th percentile of the sizes that are not zero
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """One loss at one state."""
+
+    label: str
+    epochs: str
+    is_coupled: bool  # the loss ties the positives of a batch together: a term's gradient is then the batch's
+    by_positive: Concentration
+    by_user: Concentration
+    by_pair: Concentration
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def concentration(sizes: np.ndarray) -> Concentration:
+    """Concentration of sizes (n,), none negative."""
+    ordered = np.sort(np.asarray(sizes, dtype=np.float64))[::-1]
+    return _summary(np.ones_like(ordered), ordered, ordered)
+
+
+def binned_concentration(counts: np.ndarray, sums: np.ndarray) -> Concentration:
+    """The same from bins of like sizes, in ascending order: how many there are in each and their sum."""
+    counts, sums = (np.asarray(x, dtype=np.float64)[::-1] for x in (counts, sums))
+    filled = counts > 0
+    counts, sums = counts[filled], sums[filled]
+    return _summary(counts, sums, sums / np.maximum(counts, 1))
+
+
+def _summary(counts: np.ndarray, sums: np.ndarray, sizes: np.ndarray) -> Concentration:
+    """From groups of ``counts`` instances of about the same size, largest first."""
+    n, total = counts.sum(), sums.sum()
+    before = np.concatenate([[0.0], np.cumsum(counts)])
+    held = np.concatenate([[0.0], np.cumsum(sums)]) / (total if total > 0 else 1.0)
+
+    def share(part: float) -> float:
+        wanted = math.ceil(round(part * n, 9))  # whole instances
+        return float(np.interp(wanted, before, held))
+
+    some = sizes > 0
+    logs, weights = np.log10(sizes[some]), counts[some]
+    edges, shares = _log_histogram(logs, weights, n)
+    low, high = (_weighted_quantile(logs[::-1], weights[::-1], q) for q in (0.01, 0.99))
+    return Concentration(
+        n=int(n),
+        top={f"{part:.0%}": share(part) for part in TOPS},
+        curve=[float(np.interp(part * n, before, held)) for part in np.linspace(0, 1, _POINTS)],
+        log10_edges=edges,
+        log10_shares=shares,
+        zero_share=float(1 - weights.sum() / n) if n else 0.0,
+        decades=high - low,
+    )
+
+
+def _log_histogram(logs: np.ndarray, weights: np.ndarray, n: float) -> tuple[list[float], list[float]]:
+    if not len(logs):
+        return [0.0, 0.1], [0.0]
+    first, last = math.floor(logs.min() * 10), math.floor(logs.max() * 10) + 1
+    edges = np.arange(first, last + 1) / 10
+    shares = np.histogram(logs, edges, weights=weights)[0] / n
+    return edges.tolist(), shares.tolist()
+
+
+def _weighted_quantile(ascending: np.ndarray, weights: np.ndarray, q: float) -> float:
+    if not len(ascending):
+        return 0.0
+    place = np.searchsorted(np.cumsum(weights), q * weights.sum())
+    return float(ascending[min(place, len(ascending) - 1)])
+
+
+class _Tally:
+    """Collects the gradients of blocks of positives."""
+
+    def __init__(self, n_users: int, dim: int) -> None:
+        self.norms: list[Tensor] = []
+        self.users = torch.zeros(n_users, dim, dtype=torch.float64)
+        self.counts = np.zeros((_HIGHEST - _LOWEST) * _PER_DECADE + 1)
+        self.sums = np.zeros_like(self.counts)
+
+    def add(self, owner: Tensor, to_query: Tensor, to_negative: Tensor | None, mask: Tensor) -> None:
+        self.norms.append(to_query.norm(dim=1).cpu())
+        self.users.index_add_(0, owner.cpu(), to_query.double().cpu())
+        if to_negative is None:
+            return
+        sizes = to_negative[~mask].abs().cpu()
+        place = (sizes.log10().sub_(_LOWEST).mul_(_PER_DECADE).nan_to_num_(neginf=-1.0)).floor_().add_(1)
+        place = place.clamp_(0, len(self.counts) - 1).long()
+        self.counts += torch.bincount(place, minlength=len(self.counts)).numpy()
+        self.sums += torch.bincount(place, weights=sizes.double(), minlength=len(self.counts)).numpy()
+
+    def result(self, label: str, epochs: str, loss: Loss) -> Gradients:
+        return Gradients(
+            label,
+            epochs,
+            not loss.is_separable,
+            concentration(torch.cat(self.norms).numpy()),
+            concentration(self.users.norm(dim=1).numpy()),
+            binned_concentration(self.counts, self.sums),
+        )
+
+
+def gradients(
+    loss: Loss,
+    queries: Tensor,
+    items: Tensor,
+    sample: Sample,
+    *,
+    label: str,
+    epochs: str = "",
+    effective_n: int | None = None,
+) -> Gradients:
+    """The gradients of the sample's positives under ``loss``, whose state is used and not moved.
+
+    Shapes: queries (n_queries, d); items (I, d). ``effective_n`` scales the sum over negatives as the run does.
+    """
+    tally = _Tally(sample.rows.numel(), items.size(1))
+    was_training = loss.training
+    loss.eval()
+    log_q = math.log(items.size(0) / effective_n) if effective_n else 0.0
+    is_unit = has_unit_rows(queries[sample.rows])
+    try:
+        for owner, query, to_query, to_negative, mask in _instances(loss, queries, items, sample, log_q):
+            if is_unit:
+                to_query = to_query - (to_query * query).sum(1, keepdim=True) * query
+            tally.add(owner, to_query, to_negative, mask)
+    finally:
+        loss.train(was_training)
+    return tally.result(label, epochs, loss)
+
+
+def has_unit_rows(vectors: Tensor) -> bool:
+    """Whether scores are cosines: every vector has length one."""
+    return bool((vectors.norm(dim=1) - 1).abs().max() < 1e-3)
+
+
+class Part(NamedTuple):
+    """The gradients of some instances."""
+
+    owner: Tensor  # (P,), the user of each
+    query: Tensor  # (P, d), the vector of that user
+    to_query: Tensor  # (P, d), the gradient by it
+    to_negative: Tensor | None  # (P, I), the gradient by each item's score
+    mask: Tensor  # (P, I), True at the user's positives
+
+
+def _instances(loss: Loss, queries: Tensor, items: Tensor, sample: Sample, log_q: float) -> Iterator[Part]:
+    for start, stop in sample.blocks(_CELLS):
+        part = sample.part(start, stop)
+        one_by_one = _in_turns if getattr(loss, "keep_hits", False) else _rows_of_their_own
+        for found in one_by_one(loss, queries[part.rows].detach(), items, part, log_q):
+            yield found._replace(owner=found.owner + start)
+
+
+def _rows_of_their_own(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: float) -> Iterator[Part]:
+    """Every positive with a row of its own: one backward pass then gives every instance its own gradient."""
+    owner = part.owner
+    query = vectors[owner].requires_grad_()
+    values, negative, mask = _losses(loss, query, items, part, owner, None, log_q)
+    yield Part(owner, query.detach(), *_gradient(values.sum(), query, negative), mask)
+
+
+def _in_turns(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: float) -> Iterator[Part]:
+    """A loss that takes a user's positives in one row only: a backward pass for everybody's first, and so on."""
+    owner, place, query = part.owner, part.place, vectors.clone().requires_grad_()
+    rows = torch.arange(query.size(0), device=owner.device)
+    values, negative, mask = _losses(loss, query, items, part, rows, owner, log_q)
+    for turn in range(int(part.positives.counts.max())):
+        now = place == turn
+        mine = owner[now]
+        to_query, to_negative = _gradient(values[now].sum(), query, negative)
+        to_mine = None if to_negative is None else to_negative[mine]
+        yield Part(mine, query.detach()[mine], to_query[mine], to_mine, mask[mine])
+
+
+def _losses(
+    loss: Loss, query: Tensor, items: Tensor, part: Sample, rows: Tensor, owner: Tensor | None, log_q: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The losses (P,), the scores of all items (Q, I), and which of them are positives; ``rows (Q,)`` says whose."""
+    item = part.positives.indices
+    negative = query @ items.T
+    mask = torch.zeros(negative.shape, dtype=torch.bool, device=negative.device)
+    taken = part.positives.select(rows)
+    mask[taken.owner(), taken.indices] = True
+    positive = ((query if owner is None else F.embedding(owner, query)) * items[item]).sum(1)
+    extras = Extras(
+        query=part.rows[rows],
+        mask=mask,
+        log_q=negative.new_full((1,), log_q) if log_q else None,
+        pair=part.pair(),
+        negative_item=torch.arange(items.size(0), device=items.device),
+        query_vector=query,
+        item_vector=items[item],
+    )
+    return loss.each(positive, negative, owner, extras), negative, mask
+
+
+def _gradient(value: Tensor, query: Tensor, negative: Tensor) -> tuple[Tensor, Tensor | None]:
+    to_query, to_negative = torch.autograd.grad(value, (query, negative), retain_graph=True, allow_unused=True)
+    return (torch.zeros_like(query) if to_query is None else to_query), to_negative

@@ -1,0 +1,300 @@
+"""Diagnose a run or a config: train the losses to compare, look at their states, and collect what is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from topshelf.config import RunConfig, assemble
+from topshelf.data import Dataset
+from topshelf.diagnose import measures, states
+from topshelf.diagnose.advice import Advice, advise
+from topshelf.diagnose.gradients import Gradients, gradients, has_unit_rows
+from topshelf.diagnose.measures import Bound, Estimate, Scores, Weights
+from topshelf.diagnose.sample import Sample
+from topshelf.diagnose.states import State, Timing
+from topshelf.errors import ConfigError, TrainingError, at_least, at_most
+from topshelf.losses import Loss
+from topshelf.models import MODELS, Model
+from topshelf.ragged import Ragged
+from topshelf.training import load, load_dataset
+from topshelf.training.batches import stream
+from topshelf.training.build import build_objective, resolve
+from topshelf.training.phases import Lists
+
+_SAMPLE, _DRAWS = 11, 12  # branches of the seed's random streams, beside the trainer's
+EPOCHS, USERS = 20, 1000
+COMPARED = ("softmax", "slatk")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was seen. ``to_json`` leaves the raw values of single users out."""
+
+    target: str
+    label: str  # the loss that is diagnosed
+    data: str
+    n_users: int
+    n_items: int
+    sampled_users: int
+    k: int
+    epochs: int
+    seed: int
+    state: str  # which state of the model thresholds, scores, weights and hits were taken at
+    estimator: str
+    effective_n: int | None
+    is_cosine: bool
+    two_positives: float  # share of users with two or more training positives
+    gradients: list[Gradients]
+    estimates: list[Estimate]
+    held: Estimate | None  # what the loss's own buffer holds
+    scores: Scores
+    weights: Weights | None
+    bound: Bound
+    bounds: dict[str, list[Bound]]  # by loss, after every epoch of the training made here
+    mean_thresholds: dict[str, float]  # by loss, after it
+    timings: list[Timing]
+    small_lambda: float
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def own_gradients(self) -> Gradients | None:
+        return next((found for found in self.gradients if found.label == self.label), None)
+
+    @property
+    def advice(self) -> list[Advice]:
+        return advise(self)
+
+    def to_json(self) -> dict[str, Any]:
+        plain = (str, int, float, bool)
+        result: dict[str, Any] = {
+            name: value for name, value in vars(self).items() if value is None or isinstance(value, plain)
+        }
+        for name in ("scores", "weights", "bound", "held"):
+            part = getattr(self, name)
+            result[name] = None if part is None else part.to_json()
+        for name in ("gradients", "estimates", "timings"):
+            result[name] = [part.to_json() for part in getattr(self, name)]
+        result["bounds"] = {label: [point.to_json() for point in points] for label, points in self.bounds.items()}
+        result["mean_thresholds"], result["failed"] = self.mean_thresholds, self.failed
+        return {**result, "advice": [advice.to_json() for advice in self.advice]}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be looked at, checked: making it finds every mistake that can be found before hours of training."""
+
+    name: str
+    dataset: Dataset
+    kept: Model | None  # of a run folder; a config has yet to be trained
+    entries: list[tuple[str, RunConfig]]  # the loss to diagnose, then those to compare it with
+    positives: Ragged
+    sample: Sample
+    epochs: int
+
+    @property
+    def config(self) -> RunConfig:
+        return self.entries[0][1]
+
+    @property
+    def k(self) -> int:
+        return int(self.config.loss.settings.get("k", self.config.k))
+
+    def run(self, say: Callable[[str], None] = lambda _: None) -> Diagnosis:
+        """Train, look, and collect; ``say`` is told what is being done."""
+        made, failed = self._train(say)
+        own = made[0]
+        state = own if self.kept is None else self._kept_state(self.kept)
+        vectors = state.vectors()
+        estimates, weights = self._thresholds(own.loss, vectors)
+        say("measuring gradients")
+        grads = [_gradients(one, self.sample, f"{self.epochs}") for one in made]
+        if state is not own and set(state.loss.state_dict()) <= {"threshold"}:
+            grads.insert(1, _gradients(_with_thresholds(state, self.sample, self.k), self.sample, "as kept"))
+        say("timing steps")
+        split = self.dataset.split
+        return Diagnosis(
+            **self._facts(own, vectors[0]),
+            state=f"after {self.epochs} epochs" if state is own else "the kept model of the run",
+            gradients=grads,
+            estimates=estimates,
+            held=_held(own, self.sample),
+            scores=measures.scores(*vectors, self.sample, self.k, stream(self.config.seed, _DRAWS, 1)),
+            weights=weights,
+            bound=measures.bound(
+                vectors[0], vectors[1], self.sample, self.k, **states.bound_settings(self.config), epoch=self.epochs
+            ),
+            bounds={one.label: one.bounds for one in made},
+            mean_thresholds={
+                one.label: float(measures.exact(*one.vectors(), self.sample, self.k).mean()) for one in made
+            },
+            timings=states.times(made, self.positives, split.n_items, self.config.seed),
+            small_lambda=measures.small_lambda_share(split.n_items, self.k),
+            failed=failed,
+        )
+
+    def _facts(self, own: State, queries: Tensor) -> dict[str, Any]:
+        split, counts = self.dataset.split, self.positives.counts
+        return {
+            "target": self.name,
+            "label": own.label,
+            "data": self.dataset.name,
+            "n_users": split.n_users,
+            "n_items": split.n_items,
+            "sampled_users": self.sample.rows.numel(),
+            "k": self.k,
+            "epochs": self.epochs,
+            "seed": self.config.seed,
+            "estimator": self.config.threshold.estimator,
+            "effective_n": self.config.negatives.effective_n,
+            "is_cosine": has_unit_rows(queries[self.sample.rows]),
+            "two_positives": float((counts[counts > 0] > 1).float().mean()),
+        }
+
+    def _train(self, say: Callable[[str], None]) -> tuple[list[State], dict[str, str]]:
+        """The states of all losses; one that cannot be trained is left out and said, unless it is the one diagnosed."""
+        made: list[State] = []
+        failed: dict[str, str] = {}
+        for place, (label, config) in enumerate(self.entries):
+            say(f"training {label} for {self.epochs} epochs")
+            try:
+                made.append(
+                    states.trained(label, config, self.positives, self.dataset.split.n_items, self.sample, self.k)
+                )
+            except (ConfigError, TrainingError) as error:
+                if place == 0:
+                    raise
+                failed[label] = str(error)
+                say(f"{label} is left out: {error}")
+        return made, failed
+
+    def _kept_state(self, model: Model) -> State:
+        model = model.to(self.config.train.device)
+        objective = build_objective(self.config, model, self.positives)
+        return State(f"{self.entries[0][0]}, as kept", self.config, model, objective.loss, objective)
+
+    def _thresholds(self, loss: Loss, vectors: tuple[Tensor, Tensor]) -> tuple[list[Estimate], Weights | None]:
+        config, generator = self.config, stream(self.config.seed, _DRAWS, 0)
+        found = measures.estimates(*vectors, self.sample, self.k, config.threshold.n, generator)
+        tau_weight = _tau_weight(loss)
+        if tau_weight is None:
+            return found, None
+        distance_of = partial(measures.distances, *vectors, self.sample)
+        found = [replace(one, weight_shift=measures.weight_shift(one, distance_of, tau_weight)) for one in found]
+        distance = distance_of(found[0].exact)
+        return found, Weights(tau_weight, distance, measures.weights_of(distance, tau_weight))
+
+
+def diagnose(
+    target: str | Path | RunConfig,
+    *,
+    losses: Sequence[str] | None = None,
+    users: int = USERS,
+    epochs: int = EPOCHS,
+    seed: int | None = None,
+    dataset: Dataset | None = None,
+) -> Diagnosis:
+    """See what the loss of a run folder, a TOML file or a config does, beside other losses.
+
+    Every loss of ``losses`` (names, or TOML files with settings of their own; default: the run's, softmax and SL@K) is
+    trained for ``epochs`` from the same initial values. Gradients, the bound over epochs, the loss's own thresholds and
+    times come from that training. Thresholds, scores, weights and hits are those of the kept model of a run folder, and
+    of the model trained here for a config. ``users`` of them are looked at.
+    """
+    return plan(target, losses=losses, users=users, epochs=epochs, seed=seed, dataset=dataset).run()
+
+
+def plan(
+    target: str | Path | RunConfig,
+    *,
+    losses: Sequence[str] | None = None,
+    users: int = USERS,
+    epochs: int = EPOCHS,
+    seed: int | None = None,
+    dataset: Dataset | None = None,
+) -> Plan:
+    """The plan of :func:`diagnose`, which takes the same arguments."""
+    at_least("users", users, 1)
+    at_least("epochs", epochs, 1)
+    name, config, kept, dataset = _opened(target, dataset)
+    if config.model.name in MODELS and MODELS[config.model.name].is_closed_form:
+        raise ConfigError(f"{config.model.name} is fitted in closed form: it has no loss to diagnose")
+    if seed is not None:
+        config = config.model_copy(update={"seed": seed})
+    config = resolve(config)
+    names = dict.fromkeys([config.loss.name, *(COMPARED if losses is None else losses)])
+    entries = [states.entry(name, config) for name in names]
+    states.check_labels(entries)
+    dataset = dataset or load_dataset(config)
+    n_items = dataset.split.n_items
+    for label, one in entries:
+        at_most(f"k of {label}", one.loss.settings.get("k", one.k), n_items, f"{dataset.name} has {n_items} items")
+    positives = Lists.of(dataset.split, config.train.device).histories(config)
+    sample = Sample.draw(positives, n_items, users, stream(config.seed, _SAMPLE))
+    if not sample.rows.numel():
+        raise ConfigError(f"{dataset.name} has no user with both a positive and a negative item")
+    shortened = [(label, states.short(one, epochs)) for label, one in entries]
+    return Plan(name, dataset, kept, shortened, positives, sample, epochs)
+
+
+def _opened(
+    target: str | Path | RunConfig, dataset: Dataset | None
+) -> tuple[str, RunConfig, Model | None, Dataset | None]:
+    if isinstance(target, RunConfig):
+        return f"{target.loss.name} on {target.data.source}", target, None, dataset
+    path = Path(target)
+    if path.suffix == ".toml" and not path.is_dir():
+        return str(target), assemble(file=path), None, dataset
+    if not path.exists():
+        raise ConfigError(f"{target} is neither a run folder (topshelf train --out makes one) nor a TOML file")
+    if not (path / "config.toml").is_file():
+        raise ConfigError(f"{target} is not a run folder: it has no config.toml")
+    fitted = load(path)
+    return str(target), fitted.config, fitted.model, fitted.dataset
+
+
+def _gradients(state: State, sample: Sample, epochs: str) -> Gradients:
+    return gradients(
+        state.loss, *state.vectors(), sample, label=state.label, epochs=epochs, effective_n=state.effective_n
+    )
+
+
+def _with_thresholds(state: State, sample: Sample, k: int) -> State:
+    """A kept model comes without its loss's state; its thresholds are then the exact ones."""
+    if state.loss.keeps_thresholds:
+        exact = measures.exact(*state.vectors(), sample, k)
+        state.loss.threshold[sample.rows] = exact.to(state.loss.threshold.dtype)
+    return state
+
+
+def _tau_weight(loss: Loss) -> float | None:
+    """The temperature of a loss whose weights are sigmoids about thresholds, else None."""
+    if not loss.keeps_thresholds or getattr(loss, "weight", "sigmoid") != "sigmoid":
+        return None
+    value = getattr(loss, "tau_weight", None)
+    return None if value is None else float(value)
+
+
+def _held(state: State, sample: Sample) -> Estimate | None:
+    """The thresholds in the loss's buffer against the exact ones of the model trained here."""
+    loss = state.loss
+    buffer, tau_weight = getattr(loss, "threshold", None), _tau_weight(loss)
+    if not isinstance(buffer, Tensor) or buffer.shape != (state.model.n_queries,):
+        return None
+    queries, items = state.vectors()
+    exact = measures.exact(queries, items, sample, getattr(loss, "k", state.config.k)).cpu().numpy()
+    found = Estimate(
+        f"the loss's own, after {state.config.train.epochs} epochs",
+        None,
+        exact,
+        buffer.detach()[sample.rows].float().cpu().numpy(),
+    )
+    if tau_weight is None:
+        return found
+    shift = measures.weight_shift(found, partial(measures.distances, queries, items, sample), tau_weight)
+    return replace(found, weight_shift=shift)

@@ -1,0 +1,172 @@
+"""States to look at: each loss trained for the same epochs from the same initial values; and what a step costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from topshelf.config import RunConfig, make_config, merged, preset, read_config
+from topshelf.diagnose.measures import Bound, bound
+from topshelf.diagnose.sample import Sample
+from topshelf.errors import ConfigError, one_of
+from topshelf.losses import LOSSES, Loss
+from topshelf.models import Model
+from topshelf.ragged import Ragged
+from topshelf.training.batches import Batches, stream
+from topshelf.training.build import build_model, build_objective, resolve
+from topshelf.training.objective import Objective
+from topshelf.training.trainer import Trainer
+
+_INITIAL_VALUES = 3  # the branch of the seed that a run's own initial values come from
+_TIMED_POSITIVES = 4096  # of the step that is timed
+_ROUNDS = 5
+
+
+@dataclass
+class State:
+    """A model, the loss that trained it, and how theorem 3.2 stood after each epoch."""
+
+    label: str
+    config: RunConfig
+    model: Model
+    loss: Loss
+    objective: Objective
+    bounds: list[Bound] = field(default_factory=list)
+
+    def vectors(self) -> tuple[Tensor, Tensor]:
+        """The vectors of queries and items, detached."""
+        with torch.no_grad():
+            queries, items = self.model.encode()
+        assert isinstance(queries, Tensor)
+        return queries.detach(), items.detach()
+
+    @property
+    def effective_n(self) -> int | None:
+        return self.config.negatives.effective_n
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The best time of a step of one loss, with the batch it was taken on."""
+
+    label: str
+    seconds: float
+    n_positives: int
+    n_queries: int
+    negatives: str
+
+    def to_json(self) -> dict[str, Any]:
+        return vars(self)
+
+
+def entry(text: str, base: RunConfig) -> tuple[str, RunConfig]:
+    """A label and the config of a loss to compare: its name, or a TOML file with settings of its own.
+
+    By name a loss gets the settings shipped for it on this data, else its general ones; data, K, seed and the model's
+    size are those of ``base``, whose own loss stays as it is.
+    """
+    common: dict[str, Any] = {"seed": base.seed, "k": base.k, "data": base.data.model_dump()}
+    # The score is left to the loss: cosine suits some, dot products others.
+    model = {key: value for key, value in base.model.settings.items() if key != "score"}
+    common["model"] = {"name": base.model.name, **model}
+    if text.endswith(".toml"):
+        return Path(text).stem, resolve(make_config(merged(read_config(text), common)))
+    name = one_of("--losses", text, LOSSES)
+    if name == base.loss.name:
+        return name, base
+    shipped = preset(base.data.source, base.model.name, name)
+    return name, resolve(make_config(merged(shipped, {**common, "loss": {"name": name}})))
+
+
+def short(config: RunConfig, epochs: int) -> RunConfig:
+    """The config with as many epochs, all of them trained."""
+    train = config.train.model_copy(update={"epochs": epochs, "patience": 0, "refit": False})
+    return config.model_copy(update={"train": train})
+
+
+def initial_model(config: RunConfig, n_users: int, n_items: int) -> Model:
+    """The model that a run of this config begins with."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream(config.seed, _INITIAL_VALUES).initial_seed())
+        model = build_model(config, n_users, n_items)
+    return model.to(config.train.device)
+
+
+class _Watch:
+    """Measures the bound after every epoch."""
+
+    def __init__(self, measure: Callable[[int], Bound]) -> None:
+        self.measure = measure
+        self.bounds: list[Bound] = []
+
+    def on_step(self, trainer: Trainer) -> None: ...
+
+    def on_epoch(self, trainer: Trainer, record: dict[str, Any]) -> None:  # noqa: ARG002
+        self.bounds.append(self.measure(record["epoch"]))
+
+    def wants_to_stop(self) -> bool:
+        return False
+
+
+def trained(label: str, config: RunConfig, positives: Ragged, n_items: int, sample: Sample, k: int) -> State:
+    """The state that a loss reaches in the config's epochs; the bound is that of ``k``."""
+    model = initial_model(config, len(positives), n_items)
+    objective = build_objective(config, model, positives)
+    state = State(label, config, model, objective.loss, objective)
+    temperatures = bound_settings(config)
+
+    def measure(epoch: int) -> Bound:
+        queries, items = state.vectors()
+        return bound(queries, items, sample, k, **temperatures, epoch=epoch)
+
+    watch = _Watch(measure)
+    watch.bounds.append(measure(0))
+    Trainer(objective, positives, config.train, threshold=config.threshold, seed=config.seed).run(watch)
+    state.bounds = watch.bounds
+    return state
+
+
+def bound_settings(config: RunConfig) -> dict[str, float]:
+    """The temperatures of the SL@K that bounds: the loss's own where it has both, else SL@K's general ones."""
+    settings: Mapping[str, Any] = config.loss.settings
+    if "tau_weight" in settings and "tau" in settings:
+        return {"tau": float(settings["tau"]), "tau_weight": float(settings["tau_weight"])}
+    return {"tau": 0.2, "tau_weight": 3.0}
+
+
+def times(states: Sequence[State], positives: Ragged, n_items: int, seed: int) -> list[Timing]:
+    """Forward and backward pass of a step on one batch for all losses: in turns, the best of some rounds."""
+    mean = max(1.0, float(positives.counts.float().mean()))
+    size = max(1, min(states[0].config.train.batch_size, round(_TIMED_POSITIVES / mean)))
+    batch = next(Batches(positives, n_items, order="query", size=size).epoch(stream(seed, 0, 1)))
+    best = [float("inf")] * len(states)
+    for turn in range(_ROUNDS):
+        for place, state in enumerate(states):
+            generator = stream(seed, 1, 1, turn)
+            started = time.perf_counter()
+            state.objective.backward(batch, generator)
+            best[place] = min(best[place], time.perf_counter() - started)
+            state.model.zero_grad(set_to_none=True)
+            state.loss.zero_grad(set_to_none=True)
+    return [
+        Timing(state.label, seconds, batch.item.numel(), batch.query.numel(), _negatives(state.config))
+        for state, seconds in zip(states, best, strict=True)
+    ]
+
+
+def _negatives(config: RunConfig) -> str:
+    kind, n = config.negatives.kind, config.negatives.n
+    return kind if n is None else f"{n} {kind}"
+
+
+def check_labels(entries: Sequence[tuple[str, RunConfig]]) -> None:
+    labels = [label for label, _ in entries]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise ConfigError(f"--losses names {', '.join(twice)} twice; name every loss once")
