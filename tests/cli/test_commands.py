@@ -14,6 +14,7 @@ import pytest
 
 from topshelf.cli import main
 from topshelf.data import generate
+from topshelf.losses import LISTWISE, LOSSES
 from topshelf.training import checkpoint
 
 SHORT = ["--k", "5", "--quiet", "--set", "train.epochs=4", "--set", "train.validate_every=2"]
@@ -29,6 +30,20 @@ def topshelf(*arguments, code=0):
             main()
     assert (stop.value.code or 0) == code, output.getvalue() + errors.getvalue()
     return output.getvalue() if code == 0 else errors.getvalue()
+
+
+def test_losses_lists_every_name_with_its_summary_and_ranges():
+    shown, rows = topshelf("losses"), json.loads(topshelf("losses", "--json"))
+    ragged = {row["name"]: row for row in rows if row["form"] == "ragged"}
+    assert ragged.keys() == LOSSES.keys()
+    assert {row["name"] for row in rows if row["form"] == "graded"} == LISTWISE.keys()
+    words = " ".join(shown.replace("│", " ").split())
+    for row in rows:
+        assert row["name"] in words
+        assert row["summary"] in words
+    assert ragged["slatk"]["ranges"]["threshold.every"] == [5, 20]
+    assert ragged["slatk"]["settings"]["tau"] == 0.2
+    assert "loss.tau_weight: 0.5, 0.75, 1, " in words
 
 
 @pytest.fixture(scope="module")

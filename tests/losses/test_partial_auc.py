@@ -198,7 +198,6 @@ def test_all_pairs_count_when_both_shares_are_one():
     assert found.item() + 1 == pytest.approx(np.mean(pairs), abs=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, while tracing
 @pytest.mark.parametrize("link", ["half", "sigmoid", "none"])
 def test_it_compiles_in_training_mode(link):
     loss = LLPAUC(link=link)

@@ -46,6 +46,11 @@ def test_the_loss_chooses_the_score_unless_somebody_did():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        (
+            {"loss": {"name": "directau"}, "model": {"name": "mf", "score": "dot"}},
+            r"set model\.score = 'cosine', got 'dot'",
+        ),
+        ({"loss": {"name": "lambdaloss"}, "train": {"order": "pair"}}, r"set train\.order = 'query', got 'pair'"),
         ({"loss": {"name": "sl"}}, r"loss\.name must be one of slatk, .*, got 'sl'|loss\.name must be one of .*'sl'"),
         ({"model": {"name": "mff"}}, r"model\.name must be one of mf, ease, popularity.*, got 'mff'"),
         ({"loss": {"name": "slatk", "temperature": 1}}, r"loss\.temperature is not a setting; accepted here: k, tau"),

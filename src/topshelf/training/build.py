@@ -38,6 +38,10 @@ def resolve(config: RunConfig) -> RunConfig:
             f"loss {loss.name} as set here needs all positives of a user in one batch: set train.order = 'query', "
             "got 'pair'"
         )
+    if "item_vector" in built.needs and model.settings.get("score", "cosine") != "cosine":
+        raise ConfigError(
+            f"loss {loss.name} takes cosines: set model.score = 'cosine', got {model.settings['score']!r}"
+        )
     return config.model_copy(update={"negatives": _spelled_out(config, built)})
 
 
