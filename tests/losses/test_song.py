@@ -32,31 +32,31 @@ def sigmoid(x):
     return 1 / (1 + math.exp(-x))
 
 
-def slow_rank(p, i):
+def slow_rank(p, i, scale=N_ITEMS):
     """ĝ and its derivatives by the positive's and each negative's score."""
     q, s_i = int(p["owner"][i]), float(p["positive"][i])
     rivals = [j for j in range(p["negative"].size(1)) if not p["mask"][q, j]]
     share = {j: math.exp(-float(p["log_q"][j])) for j in rivals}
     total = sum(share.values())
     over = {j: max(0.0, float(p["negative"][q, j]) - s_i + 1) for j in rivals}
-    rank = sum(N_ITEMS * share[j] / total * over[j] ** 2 for j in rivals)
-    by_negative = {j: N_ITEMS * share[j] / total * 2 * over[j] for j in rivals}
+    rank = sum(scale * share[j] / total * over[j] ** 2 for j in rivals)
+    by_negative = {j: scale * share[j] / total * 2 * over[j] for j in rivals}
     return rank, -sum(by_negative.values()), by_negative
 
 
-def slow(p, averages, gamma, weights):
+def slow(p, averages, gamma, weights, scale=N_ITEMS):
     """Values, gradients and averages after the step, from the formulas alone."""
     p = {name: tensor.detach() for name, tensor in p.items()}
     values, averages = [], list(averages)
     to_positive, to_negative = torch.zeros_like(p["positive"]), torch.zeros_like(p["negative"])
     for i in range(len(averages)):
-        rank, by_positive, by_negative = slow_rank(p, i)
+        rank, by_positive, by_negative = slow_rank(p, i, scale)
         if not by_negative:
             values.append(0.0)
             continue
         g = rank if averages[i] < 0 else (1 - gamma) * averages[i] + gamma * rank
         averages[i] = g
-        g = max(g, 1.0)
+        g = max(g, scale / N_ITEMS)
         values.append(-weights[i] / math.log2(1 + g))
         slope = weights[i] / (math.log2(g + 1) ** 2 * (g + 1) * math.log(2))
         to_positive[i] = slope * by_positive
@@ -76,12 +76,13 @@ def differentiable(p):
 
 
 @settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 10_000), gamma=st.sampled_from([0.1, 0.5, 1.0]))
-def test_song_has_the_value_and_the_gradient_of_the_papers_estimator(seed, gamma):
+@given(seed=st.integers(0, 10_000), gamma=st.sampled_from([0.1, 0.5, 1.0]), rank=st.sampled_from(["sum", "mean"]))
+def test_song_has_the_value_and_the_gradient_of_the_papers_estimator(seed, gamma, rank):
     p = differentiable(problem(seed))
     averages = [-1.0, 3.0, 0.2, -1.0, 50.0, 7.0, 1.0, 0.0, 20.0]
-    found = song_loss(**p, n_items=N_ITEMS, gamma=gamma, average=torch.tensor(averages, dtype=torch.float64))
-    value, to_positive, to_negative, _ = slow(p, averages, gamma, [1.0] * 9)
+    given_averages = torch.tensor(averages, dtype=torch.float64)
+    found = song_loss(**p, n_items=N_ITEMS, gamma=gamma, average=given_averages, rank=rank)
+    value, to_positive, to_negative, _ = slow(p, averages, gamma, [1.0] * 9, N_ITEMS if rank == "sum" else 1)
     assert_close(found, value)
     assert_close(gradients(found, p), (to_positive, to_negative))
 

@@ -26,6 +26,8 @@ from topshelf.losses.state import first_rows, share_at_or_below
 
 Form = Literal["paper", "original"]
 FORMS = ("paper", "original")
+Rank = Literal["sum", "mean"]
+RANKS = ("sum", "mean")
 GAMMAS = (0.1, 0.3, 0.5, 0.7, 0.9)
 _UNSEEN = -1.0  # a smooth rank is never negative
 
@@ -56,6 +58,7 @@ def _song(
     negative: Tensor,
     owner: Tensor | None,
     n_items: int,
+    form: Rank,
     gamma: float,
     average: Tensor | None,
     mask: Tensor | None,
@@ -63,13 +66,13 @@ def _song(
 ) -> tuple[Tensor, Tensor]:
     """The losses (P,), and the moving averages after this step (P,)."""
     owner = owners(positive, negative.size(0), owner)
-    rank = smooth_rank(positive, negative, owner, n_items=n_items, mask=mask, log_q=log_q)
+    rank = smooth_rank(positive, negative, owner, n_items=n_items if form == "sum" else 1, mask=mask, log_q=log_q)
     rivals = (negative_weights(negative, mask, log_q).sum(1) > 0)[owner]
     with torch.no_grad():
         before = torch.full_like(rank, _UNSEEN) if average is None else average.to(rank.dtype)
         moved = torch.where(before < 0, rank, before + gamma * (rank - before))
     # The value is the moving average's; the gradient goes on to the estimate of this step.
-    through = moved.clamp(min=1) + (rank - rank.detach())
+    through = moved.clamp(min=1 if form == "sum" else 1 / n_items) + (rank - rank.detach())
     losses = torch.where(rivals, -1 / torch.log2(1 + through), torch.zeros_like(rank))
     return losses, torch.where(rivals, moved, before)
 
@@ -80,6 +83,7 @@ def song_loss(
     owner: Tensor | None = None,
     *,
     n_items: int,
+    rank: Rank = "sum",
     gamma: float = 1.0,
     average: Tensor | None = None,
     mask: Tensor | None = None,
@@ -97,13 +101,16 @@ def song_loss(
         1/q; returns (P,), unreduced, values in [-1, 0]. A positive without negatives costs 0.
     Settings: ``gamma`` is how far the average moves, at 1 the loss is plain DCG of smooth ranks. A g below 1 counts
         as 1: no item stands before the first place (the paper's sum over all items has it too, as the item's own 1).
-    Use when: as the paper's baseline; its gradients span many orders of magnitude.
+        ``rank="mean"`` leaves |I| out of ĝ, and the floor is 1/|I|: no rank any more, but it is the form whose
+        gradients span seven orders of magnitude and whose quality is as low as the SL@K paper reports
+        (docs/losses/measured.md).
+    Use when: as the paper's baseline.
     Cost: O(PN), and one number kept for each training positive, never queries times items.
     Paper: Qiu et al., Large-scale stochastic optimization of NDCG surrogates (SONG), ICML 2022; SL@K, appendix A.
         The original divides by each query's ideal DCG and multiplies by its number of positives.
     Relations: ``song_at_k_loss`` with its weight held at one.
     """
-    return _song(positive, negative, owner, n_items, gamma, average, mask, log_q)[0]
+    return _song(positive, negative, owner, n_items, rank, gamma, average, mask, log_q)[0]
 
 
 def song_at_k_loss(
@@ -113,6 +120,7 @@ def song_at_k_loss(
     *,
     threshold: Tensor | None,
     n_items: int,
+    rank: Rank = "sum",
     gamma: float = 1.0,
     average: Tensor | None = None,
     form: Form = "paper",
@@ -126,14 +134,14 @@ def song_at_k_loss(
 
     Shapes: as ``song_loss``, with g_i and ĝ_i as there; threshold β, each query's K-th best score (Q,), None for a
         weight of one; no gradient flows through the weight σ(s_i - β).
-    Settings: ``gamma`` and the floor of g as in ``song_loss``; ``form="original"`` is the weight of the SONG authors'
-        code, 2σ(2(s_i - β)).
+    Settings: ``gamma``, ``rank`` and the floor of g as in ``song_loss``; ``form="original"`` is the weight of
+        the SONG authors' code, 2σ(2(s_i - β)).
     Use when: as the paper's baseline for NDCG@K; mind that a weight of σ(s - β) hardly varies over cosine scores.
     Cost: O(PN), and one number kept for each training positive and each query.
     Paper: Qiu et al. (K-SONG), ICML 2022; SL@K, appendix A.
     Relations: ``song_loss`` where the weight is held at one.
     """
-    losses = _song(positive, negative, owner, n_items, gamma, average, mask, log_q)[0]
+    losses = _song(positive, negative, owner, n_items, rank, gamma, average, mask, log_q)[0]
     return losses if threshold is None else losses * _nearness(positive, threshold, owner, form)
 
 
@@ -159,16 +167,27 @@ class SONG(Loss):
     needs = ("negative", "pair")
     g: Tensor  # (n_positives,), a buffer; -1 where a positive has not been seen yet
 
-    def __init__(self, n_positives: int, n_items: int, *, gamma: float = 0.1, reduction: Reduction = "mean") -> None:
+    def __init__(
+        self,
+        n_positives: int,
+        n_items: int,
+        *,
+        gamma: float = 0.1,
+        rank: Rank = "sum",
+        reduction: Reduction = "mean",
+    ) -> None:
         super().__init__(reduction)
         self.n_items = at_least("n_items", n_items, 1)
+        self.rank: Rank = one_of("rank", rank, RANKS)
         self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
         self.register_buffer("g", torch.full((at_least("n_positives", n_positives, 0),), _UNSEEN))
 
     def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
         assert extras.pair is not None
         average = self.g[extras.pair]
-        losses, moved = _song(positive, negative, owner, self.n_items, self.gamma, average, extras.mask, extras.log_q)
+        losses, moved = _song(
+            positive, negative, owner, self.n_items, self.rank, self.gamma, average, extras.mask, extras.log_q
+        )
         if self.training:
             _keep(self.g, extras.pair, moved)
         return losses
@@ -204,6 +223,7 @@ class SONGAtK(Loss):
         gamma: float = 0.1,
         eta: float = 0.001,
         form: Form = "paper",
+        rank: Rank = "sum",
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
@@ -212,6 +232,7 @@ class SONGAtK(Loss):
         self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
         self.eta = positive_number("eta", eta)
         self.form: Form = one_of("form", form, FORMS)
+        self.rank: Rank = one_of("rank", rank, RANKS)
         self.register_buffer("g", torch.full((at_least("n_positives", n_positives, 0),), _UNSEEN))
         self.register_buffer("threshold", torch.zeros(at_least("n_queries", n_queries, 0)))
 
@@ -219,7 +240,9 @@ class SONGAtK(Loss):
         assert extras.pair is not None
         assert extras.query is not None
         threshold, average = self.threshold[extras.query], self.g[extras.pair]
-        losses, moved = _song(positive, negative, owner, self.n_items, self.gamma, average, extras.mask, extras.log_q)
+        losses, moved = _song(
+            positive, negative, owner, self.n_items, self.rank, self.gamma, average, extras.mask, extras.log_q
+        )
         weights = _nearness(positive, threshold, owner, self.form)
         if self.training:
             _keep(self.g, extras.pair, moved)
