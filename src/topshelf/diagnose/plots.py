@@ -209,6 +209,8 @@ def lambda_heat(found: Diagnosis) -> Figure:
     if np.nanmin(table) < SMALL_LAMBDA:
         axes.contour(places, places, np.nan_to_num(table, nan=1.0), [SMALL_LAMBDA], colors="white", linewidths=1)
     axes.set(xlabel="place of the negative", ylabel="place of the positive")
+    ticks = [1, *range(5, size + 1, 5)]
+    axes.set(xticks=ticks, yticks=ticks)
     axes.set_title(
         f"LambdaLoss@{found.k}: {found.small_lambda:.1%} of all pairs of places are under {SMALL_LAMBDA:g}",
         fontsize=10,

@@ -23,7 +23,6 @@ from topshelf.training.build import build_model, build_objective, resolve
 from topshelf.training.objective import Objective
 from topshelf.training.trainer import Trainer
 
-_INITIAL_VALUES = 3  # the branch of the seed that a run's own initial values come from
 _TIMED_POSITIVES = 4096  # of the step that is timed
 _ROUNDS = 5
 
@@ -90,14 +89,6 @@ def short(config: RunConfig, epochs: int) -> RunConfig:
     return config.model_copy(update={"train": train})
 
 
-def initial_model(config: RunConfig, n_users: int, n_items: int) -> Model:
-    """The model that a run of this config begins with."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream(config.seed, _INITIAL_VALUES).initial_seed())
-        model = build_model(config, n_users, n_items)
-    return model.to(config.train.device)
-
-
 class _Watch:
     """Measures the bound after every epoch."""
 
@@ -116,7 +107,7 @@ class _Watch:
 
 def trained(label: str, config: RunConfig, positives: Ragged, n_items: int, sample: Sample, k: int) -> State:
     """The state that a loss reaches in the config's epochs; the bound is that of ``k``."""
-    model = initial_model(config, len(positives), n_items)
+    model = build_model(config, len(positives), n_items).to(config.train.device)
     objective = build_objective(config, model, positives)
     state = State(label, config, model, objective.loss, objective)
     temperatures = bound_settings(config)

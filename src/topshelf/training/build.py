@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,10 +16,13 @@ from topshelf.losses import LOSSES, Loss
 from topshelf.models import MODELS, Model
 from topshelf.negatives import NEGATIVES, Negatives, PerQuery, Shared
 from topshelf.ragged import Ragged
+from topshelf.training.batches import stream
 from topshelf.training.objective import DEFAULT_EFFECTIVE_N, Objective, scales_partition
 
 _GIVEN_TO_LOSS = ("n_queries", "n_items", "n_positives", "reduction")
 _GIVEN_TO_MODEL = ("n_queries", "n_items")
+_INITIAL_VALUES = 3  # a branch of the seed's random streams, beside the trainer's
+_OF_LOSS = 1  # a branch of that, for losses with networks or vectors of their own
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -55,14 +60,17 @@ def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
 
 
 def build_model(config: RunConfig, n_queries: int, n_items: int) -> Model:
-    return MODELS[config.model.name](n_queries, n_items, **config.model.settings)
+    """The model with the seed's initial values."""
+    with _initial_values(config.seed):
+        return MODELS[config.model.name](n_queries, n_items, **config.model.settings)
 
 
 def build_loss(config: RunConfig, n_queries: int, n_items: int, n_positives: int) -> Loss:
     cls = LOSSES[config.loss.name]
     sizes = {"n_queries": n_queries, "n_items": n_items, "n_positives": n_positives}
     given: dict[str, Any] = {name: size for name, size in sizes.items() if name in _parameters(cls)}
-    return cls(**given, **config.loss.settings)
+    with _initial_values(config.seed, _OF_LOSS):
+        return cls(**given, **config.loss.settings)
 
 
 def build_negatives(config: RunConfig, loss: Loss) -> Negatives:
@@ -96,6 +104,14 @@ def build_objective(config: RunConfig, model: Model, positives: Ragged) -> Objec
         workspace=Workspace(config.train.workspace_mib * 2**20),
         half=half,
     )
+
+
+@contextmanager
+def _initial_values(seed: int, *path: int) -> Iterator[None]:
+    """Random values drawn inside are the seed's own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream(seed, _INITIAL_VALUES, *path).initial_seed())
+        yield
 
 
 def _with(component: Component, **settings: Any) -> Component:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +15,10 @@ from topshelf.errors import ConfigError, DataError, TrainingError
 from topshelf.evaluation import ndcg
 from topshelf.models import Model
 from topshelf.ragged import Ragged, merge
-from topshelf.training.batches import stream
 from topshelf.training.build import build_model, build_objective
 from topshelf.training.folder import RunFolder
 from topshelf.training.trainer import Interrupted, Trainer
 from topshelf.training.watchers import RunWatcher, stop_on_signals
-
-_INITIAL_VALUES = 3  # a branch of the seed's random streams, beside the trainer's
-_OF_LOSS = 1  # a branch of that, for losses with networks or vectors of their own
 
 
 class StoppedEarly(TrainingError):  # noqa: N818  nothing went wrong
@@ -174,8 +169,7 @@ class Phases:
     def _trainer(
         self, config: RunConfig, model: Model, positives: Ragged, validate: Callable[[Model], float] | None
     ) -> Trainer:
-        with self._initial_values(_OF_LOSS):
-            objective = build_objective(config, model, positives)
+        objective = build_objective(config, model, positives)
         return Trainer(
             objective,
             positives,
@@ -186,16 +180,7 @@ class Phases:
         )
 
     def _new_model(self) -> Model:
-        with self._initial_values():
-            model = build_model(self.config, self.split.n_users, self.split.n_items)
-        return model.to(self.config.train.device)
-
-    @contextmanager
-    def _initial_values(self, *path: int) -> Iterator[None]:
-        """Random values drawn inside are the seed's own."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream(self.config.seed, _INITIAL_VALUES, *path).initial_seed())
-            yield
+        return build_model(self.config, self.split.n_users, self.split.n_items).to(self.config.train.device)
 
 
 def _check_parts(lists: Lists, kind: str) -> None:
