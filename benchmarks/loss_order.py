@@ -1,6 +1,6 @@
 """The order of the paper's table: MF on Health with every loss at the paper's optimal hyperparameters.
 
-    python benchmarks/loss_order.py [--quick] [--losses 'LABEL;...'] [--seeds N] [--json FILE]
+    python benchmarks/loss_order.py [--quick] [--losses 'LABEL;...'] [--seeds N] [--jobs N] [--json FILE]
 
 As published: d 64, pairs in batches of 1024, Adam, 200 epochs, no early stop, the epoch chosen by validation NDCG@20,
 learning rate, decay and temperatures of the appendix's table. Cosine losses start at N(0, 1) as the authors' MF does,
@@ -14,11 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from topshelf.config import assemble, merged
+import torch
+
+from topshelf.config import assemble
 from topshelf.training import fit
 from topshelf.training.folder import environment
 
@@ -60,17 +64,25 @@ def settings(label: str, epochs: int) -> dict[str, Any]:
     }
 
 
-def measure(label: str, seeds: int, epochs: int) -> dict[str, Any]:
-    row: dict[str, Any] = {"label": label, "published": PAPER[label][3], "paper": [], "standard": [], "epochs": []}
-    seconds = []
-    for seed in range(seeds):
-        more = settings(label, epochs)
-        fitted = fit(assemble(data=DATA, loss=more["loss"]["name"], seed=seed, more=merged({}, more)), quiet=True)
-        for protocol in ("paper", "standard"):
-            row[protocol].append(fitted.evaluate(protocol, (20,)).to_json()["mean"][METRIC])
-        row["epochs"].append(fitted.best_epoch)
-        seconds.append(fitted.seconds)
-    return {**row, "seconds": statistics.mean(seconds)}
+def measure(task: tuple[str, int, int]) -> dict[str, Any]:
+    """One loss with one seed, in a process of its own."""
+    label, seed, epochs = task
+    torch.set_num_threads(1)
+    more = settings(label, epochs)
+    fitted = fit(assemble(data=DATA, loss=more["loss"]["name"], seed=seed, more=more), quiet=True)
+    found = {name: fitted.evaluate(name, (20,)).mean()[METRIC] for name in ("paper", "standard")}
+    print(label, seed, found, flush=True)
+    return {"label": label, "epochs": fitted.best_epoch, **found}
+
+
+def collected(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row a loss, with the values of its seeds."""
+    rows = []
+    for label in dict.fromkeys(one["label"] for one in found):
+        own = [one for one in found if one["label"] == label]
+        values = {name: [one[name] for one in own] for name in ("paper", "standard", "epochs")}
+        rows.append({"label": label, "published": PAPER[label][3], **values})
+    return rows
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -86,14 +98,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--losses", default=";".join(PAPER))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at once, one thread each")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     epochs, seeds = (2, 1) if arguments.quick else (200, arguments.seeds)
-    rows = []
-    for label in arguments.losses.split(";"):
-        rows.append(measure(label, seeds, epochs))
-        print(rows[-1], flush=True)
+    labels = arguments.losses.split(";")
+    tasks = [(label, seed, epochs) for seed in range(seeds) for label in labels]
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+        rows = collected(list(pool.map(measure, tasks)))
     print(table(rows))
     if arguments.json:
         result = {"data": DATA, "metric": METRIC, "seeds": seeds, "epochs": epochs, "rows": rows}
