@@ -86,7 +86,7 @@ def main() -> None:
     if arguments.json:
         hits = {label: points[-1].to_json() for label, points in found.bounds.items()}
         result = {"data": data, "epochs": epochs, "users": users, "seed": 0, "rows": rows(found), "bounds": hits}
-        result |= {"date": datetime.now(UTC).date().isoformat(), "environment": environment()}
+        result |= {"date": datetime.now(UTC).date().isoformat(), "environment": environment(assemble(data=data))}
         arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from topshelf.config import assemble
 from topshelf.losses import LOSSES
 from topshelf.training.folder import environment
 
@@ -70,7 +71,7 @@ def main() -> None:
     print(table(rows))
     if arguments.json:
         result = {"data": DATA, "epochs": epochs, "seed": 0, "protocol": "standard", "rows": rows}
-        result |= {"date": datetime.now(UTC).date().isoformat(), "environment": environment()}
+        result |= {"date": datetime.now(UTC).date().isoformat(), "environment": environment(assemble(data=DATA))}
         arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 

@@ -1,12 +1,13 @@
 """The order of the paper's table: MF on Health with every loss at the paper's optimal hyperparameters.
 
-    python benchmarks/loss_order.py [--quick] [--losses 'LABEL;...'] [--seeds N] [--jobs N] [--json FILE]
+    python benchmarks/loss_order.py [--quick] [--losses 'LABEL;...'] [--seeds N,...] [--jobs N] [--json FILE]
 
 As published: d 64, pairs in batches of 1024, Adam, 200 epochs, no early stop, the epoch chosen by validation NDCG@20,
 learning rate, decay and temperatures of the appendix's table. Cosine losses start at N(0, 1) as the authors' MF does,
 dot losses at Xavier's values. Where the paper draws 1000 of Health's 1,200 items for each pair, all of them are taken:
 the partition is scaled to 1000 (docs/losses/slatk.md); BPR draws 1 and GuidedRec 9 as released. Seeds 0, 1, ...: a
-validation split and a start of its own each; both protocols. ``--quick`` trains two epochs with one seed.
+validation split and a start of its own each; both protocols. Runs that FILE holds already are not made
+again. ``--quick`` trains two epochs with one seed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
@@ -72,25 +73,18 @@ def measure(task: tuple[str, int, int]) -> dict[str, Any]:
     fitted = fit(assemble(data=DATA, loss=more["loss"]["name"], seed=seed, more=more), quiet=True)
     found = {name: fitted.evaluate(name, (20,)).mean()[METRIC] for name in ("paper", "standard")}
     print(label, seed, found, flush=True)
-    return {"label": label, "epochs": fitted.best_epoch, **found}
+    return {"label": label, "seed": seed, "epoch": fitted.best_epoch, **found}
 
 
-def collected(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row a loss, with the values of its seeds."""
-    rows = []
-    for label in dict.fromkeys(one["label"] for one in found):
-        own = [one for one in found if one["label"] == label]
-        values = {name: [one[name] for one in own] for name in ("paper", "standard", "epochs")}
-        rows.append({"label": label, "published": PAPER[label][3], **values})
-    return rows
-
-
-def table(rows: list[dict[str, Any]]) -> str:
+def table(runs: list[dict[str, Any]]) -> str:
+    """A row a loss in the paper's order, means over its seeds."""
     lines = ["| loss | published | `paper` | `standard` | best epochs |", "|---|---|---|---|---|"]
-    for row in rows:
-        means = [f"{statistics.mean(row[protocol]):.4f}" for protocol in ("paper", "standard")]
-        epochs = ", ".join(map(str, row["epochs"]))
-        lines.append(f"| {row['label']} | {row['published']:.4f} | {' | '.join(means)} | {epochs} |")
+    for label, (_, _, _, published) in PAPER.items():
+        own = sorted((run for run in runs if run["label"] == label), key=lambda run: run["seed"])
+        if own:
+            means = [f"{statistics.mean(run[name] for run in own):.4f}" for name in ("paper", "standard")]
+            epochs = ", ".join(str(run["epoch"]) for run in own)
+            lines.append(f"| {label} | {published:.4f} | {' | '.join(means)} | {epochs} |")
     return "\n".join(lines)
 
 
@@ -98,20 +92,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--losses", default=";".join(PAPER))
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--jobs", type=int, default=2, help="runs at once, one thread each")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    epochs, seeds = (2, 1) if arguments.quick else (200, arguments.seeds)
-    labels = arguments.losses.split(";")
-    tasks = [(label, seed, epochs) for seed in range(seeds) for label in labels]
+    epochs, seeds = (2, [0]) if arguments.quick else (200, [int(seed) for seed in arguments.seeds.split(",")])
+    runs = _kept(arguments.json)
+    done = {(run["label"], run["seed"]) for run in runs}
+    wanted = [(label, seed) for seed in seeds for label in arguments.losses.split(";")]
+    tasks = [(label, seed, epochs) for label, seed in wanted if (label, seed) not in done]
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        rows = collected(list(pool.map(measure, tasks)))
-    print(table(rows))
-    if arguments.json:
-        result = {"data": DATA, "metric": METRIC, "seeds": seeds, "epochs": epochs, "rows": rows}
-        result |= {"date": datetime.now(UTC).date().isoformat(), "environment": environment()}
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        for waited in as_completed([pool.submit(measure, task) for task in tasks]):
+            runs.append(waited.result())
+            if arguments.json:
+                result = {"data": DATA, "metric": METRIC, "epochs": epochs, "runs": runs}
+                result |= {"date": datetime.now(UTC).date().isoformat(), "environment": environment(assemble(data=DATA))}
+                arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print(table(runs))
+
+
+def _kept(file: Path | None) -> list[dict[str, Any]]:
+    """The runs that the file holds already."""
+    return list(json.loads(file.read_text(encoding="utf-8"))["runs"]) if file and file.exists() else []
 
 
 if __name__ == "__main__":
