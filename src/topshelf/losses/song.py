@@ -16,12 +16,11 @@ from topshelf.losses.base import (
     Loss,
     Ranges,
     Reduction,
-    margins,
-    mean_over,
     negative_weights,
     owners,
     widened,
 )
+from topshelf.losses.smooth_ranks import smooth_rank
 from topshelf.losses.state import first_rows, share_at_or_below
 
 Form = Literal["paper", "original"]
@@ -32,27 +31,6 @@ GAMMAS = (0.1, 0.3, 0.5, 0.7, 0.9)
 _UNSEEN = -1.0  # a smooth rank is never negative
 
 
-def smooth_rank(
-    positive: Tensor,
-    negative: Tensor,
-    owner: Tensor | None = None,
-    *,
-    n_items: int,
-    mask: Tensor | None = None,
-    log_q: Tensor | None = None,
-) -> Tensor:
-    r"""Differentiable stand-in for the rank of every positive, from a sample of negatives.
-
-    .. math:: \hat g_i = |I| \operatorname{mean}_j \max(0, s_j - s_i + 1)^2
-
-    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,); n_items |I|; mask (Q, N); log_q (N,) or (Q, N), the
-        mean is weighted by 1/q; returns (P,), 0 for a positive without negatives.   Cost: O(PN).
-    """
-    owner = owners(positive, negative.size(0), owner)
-    above = (margins(positive, negative, owner) + 1).clamp(min=0)
-    return n_items * mean_over(above.square(), negative_weights(negative, mask, log_q)[owner])
-
-
 def _song(
     positive: Tensor,
     negative: Tensor,
@@ -61,18 +39,20 @@ def _song(
     form: Rank,
     gamma: float,
     average: Tensor | None,
+    query: Tensor | None,
     mask: Tensor | None,
     log_q: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The losses (P,), and the moving averages after this step (P,)."""
     owner = owners(positive, negative.size(0), owner)
-    rank = smooth_rank(positive, negative, owner, n_items=n_items if form == "sum" else 1, mask=mask, log_q=log_q)
+    rank = smooth_rank(positive, negative, owner, n_items=n_items, query=query, mask=mask, log_q=log_q)
+    rank = rank if form == "sum" else rank / n_items
     rivals = (negative_weights(negative, mask, log_q).sum(1) > 0)[owner]
     with torch.no_grad():
         before = torch.full_like(rank, _UNSEEN) if average is None else average.to(rank.dtype)
         moved = torch.where(before < 0, rank, before + gamma * (rank - before))
     # The value is the moving average's; the gradient goes on to the estimate of this step.
-    through = moved.clamp(min=1 if form == "sum" else 1 / n_items) + (rank - rank.detach())
+    through = moved + (rank - rank.detach())
     losses = torch.where(rivals, -1 / torch.log2(1 + through), torch.zeros_like(rank))
     return losses, torch.where(rivals, moved, before)
 
@@ -86,31 +66,34 @@ def song_loss(
     rank: Rank = "sum",
     gamma: float = 1.0,
     average: Tensor | None = None,
+    query: Tensor | None = None,
     mask: Tensor | None = None,
     log_q: Tensor | None = None,
 ) -> Tensor:
     r"""Minus the discount of each positive's smooth rank, whose moving average makes the gradient (SONG).
 
     .. math:: -\frac{1}{\log_2(1 + g_i)}, \quad g_i \leftarrow (1 - \gamma) g_i + \gamma \hat g_i, \quad
-              \hat g_i = |I| \operatorname{mean}_j \max(0, s_j - s_i + 1)^2, \qquad
+              \hat g_i = \sum_p \max(0, s_p - s_i + 1)^2 +
+              (|I| - P_u) \operatorname{mean}_j \max(0, s_j - s_i + 1)^2, \qquad
               \nabla = \frac{\nabla \hat g_i}{\log_2^2(1 + g_i) (1 + g_i) \ln 2}
 
-    Shapes: positive s_i (P,); negative s_j (Q, N), a uniform sample; owner (P,), default one query a positive;
-        average g_i (P,) before this step, negative where there is none yet, default none; n_items |I|; mask (Q, N),
-        True where a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw, else the mean is weighted by
-        1/q; returns (P,), unreduced, values in [-1, 0]. A positive without negatives costs 0.
-    Settings: ``gamma`` is how far the average moves, at 1 the loss is plain DCG of smooth ranks. A g below 1 counts
-        as 1: no item stands before the first place (the paper's sum over all items has it too, as the item's own 1).
-        ``rank="mean"`` leaves |I| out of ĝ, and the floor is 1/|I|: no rank any more, but it is the form whose
-        gradients span seven orders of magnitude and whose quality is as low as the SL@K paper reports
-        (docs/losses/measured.md).
+    Shapes: positive s_i, s_p (P,), p over the P_u positives of i's query that are in the batch, i among them; negative
+        s_j (Q, N), a uniform sample of the other items; owner (P,), default one query a positive; average g_i (P,)
+        before this step, negative where there is none yet, default none; n_items |I|; query (Q,), rows of the same
+        query share their positives; mask (Q, N), True where a negative does not count; log_q (N,) or (Q, N), 0 for a
+        uniform draw, else the mean is weighted by 1/q; returns (P,), unreduced. A positive without negatives costs 0.
+    Settings: ``gamma`` is how far the average moves, at 1 the loss is plain DCG of smooth ranks. ĝ estimates the
+        paper's sum over all items, and is it where positives and negatives are all of them; it is 1 or more, so values
+        are in [-1, 0]. ``rank="mean"`` divides ĝ by |I|: no rank any more, and values go down to -1/log2(1 + 1/|I|),
+        but it is the form whose gradients span seven orders of magnitude and whose quality is as low as the SL@K paper
+        reports (docs/losses/measured.md).
     Use when: as the paper's baseline.
-    Cost: O(PN), and one number kept for each training positive, never queries times items.
+    Cost: O(PN + P log P), and one number kept for each training positive, never queries times items.
     Paper: Qiu et al., Large-scale stochastic optimization of NDCG surrogates (SONG), ICML 2022; SL@K, appendix A.
         The original divides by each query's ideal DCG and multiplies by its number of positives.
     Relations: ``song_at_k_loss`` with its weight held at one.
     """
-    return _song(positive, negative, owner, n_items, rank, gamma, average, mask, log_q)[0]
+    return _song(positive, negative, owner, n_items, rank, gamma, average, query, mask, log_q)[0]
 
 
 def song_at_k_loss(
@@ -124,6 +107,7 @@ def song_at_k_loss(
     gamma: float = 1.0,
     average: Tensor | None = None,
     form: Form = "paper",
+    query: Tensor | None = None,
     mask: Tensor | None = None,
     log_q: Tensor | None = None,
 ) -> Tensor:
@@ -134,14 +118,14 @@ def song_at_k_loss(
 
     Shapes: as ``song_loss``, with g_i and ĝ_i as there; threshold β, each query's K-th best score (Q,), None for a
         weight of one; no gradient flows through the weight σ(s_i - β).
-    Settings: ``gamma``, ``rank`` and the floor of g as in ``song_loss``; ``form="original"`` is the weight of
-        the SONG authors' code, 2σ(2(s_i - β)).
+    Settings: ``gamma`` and ``rank`` as in ``song_loss``; ``form="original"`` is the weight of the SONG authors' code,
+        2σ(2(s_i - β)).
     Use when: as the paper's baseline for NDCG@K; mind that a weight of σ(s - β) hardly varies over cosine scores.
-    Cost: O(PN), and one number kept for each training positive and each query.
+    Cost: O(PN + P log P), and one number kept for each training positive and each query.
     Paper: Qiu et al. (K-SONG), ICML 2022; SL@K, appendix A.
     Relations: ``song_loss`` where the weight is held at one.
     """
-    losses = _song(positive, negative, owner, n_items, rank, gamma, average, mask, log_q)[0]
+    losses = _song(positive, negative, owner, n_items, rank, gamma, average, query, mask, log_q)[0]
     return losses if threshold is None else losses * _nearness(positive, threshold, owner, form)
 
 
@@ -185,9 +169,8 @@ class SONG(Loss):
     def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
         assert extras.pair is not None
         average = self.g[extras.pair]
-        losses, moved = _song(
-            positive, negative, owner, self.n_items, self.rank, self.gamma, average, extras.mask, extras.log_q
-        )
+        told = (extras.query, extras.mask, extras.log_q)
+        losses, moved = _song(positive, negative, owner, self.n_items, self.rank, self.gamma, average, *told)
         if self.training:
             _keep(self.g, extras.pair, moved)
         return losses
@@ -200,6 +183,7 @@ class SONGAtK(Loss):
     quantile regression on the step's own scores (paper, appendix C.3), ``eta`` being the paper's η_λ:
     β ← β - η (share of the catalogue scored at or below β - (1 - K/|I|)). A query's positives in the batch count one
     each, its negatives stand for the rest of the catalogue; of a query that comes twice the first row's negatives.
+    Without negatives a threshold stays.
     """
 
     formula = staticmethod(song_at_k_loss)
@@ -240,9 +224,8 @@ class SONGAtK(Loss):
         assert extras.pair is not None
         assert extras.query is not None
         threshold, average = self.threshold[extras.query], self.g[extras.pair]
-        losses, moved = _song(
-            positive, negative, owner, self.n_items, self.rank, self.gamma, average, extras.mask, extras.log_q
-        )
+        told = (extras.query, extras.mask, extras.log_q)
+        losses, moved = _song(positive, negative, owner, self.n_items, self.rank, self.gamma, average, *told)
         weights = _nearness(positive, threshold, owner, self.form)
         if self.training:
             _keep(self.g, extras.pair, moved)
@@ -254,17 +237,18 @@ class SONGAtK(Loss):
         self, threshold: Tensor, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras
     ) -> None:
         assert extras.query is not None
-        first = first_rows(extras.query)
+        first, weights = first_rows(extras.query), negative_weights(negative, extras.mask, extras.log_q)
         share = share_at_or_below(
             threshold,
             widened(positive),
             widened(negative),
-            negative_weights(negative, extras.mask, extras.log_q),
+            weights,
             owners(positive, negative.size(0), owner),
             first,
             self.n_items,
         )
-        moved = threshold - self.eta * (share - max(0.0, 1 - self.k / self.n_items))
+        step = self.eta * (share - max(0.0, 1 - self.k / self.n_items))
+        moved = threshold - torch.where(weights.sum(1) > 0, step, 0.0)
         self.threshold[extras.query] = moved[first].to(self.threshold.dtype)
 
 
