@@ -239,6 +239,24 @@ def test_calls_that_do_not_fit_are_refused_with_what_was_given(name, call, messa
         call(LISTWISE[name]())
 
 
+@EVERY
+def test_high_grades_do_not_overflow(name):
+    """In float32 2^128 is infinite; the losses are of ratios of gains, which are not."""
+    scores, relevance, mask = lists(dtype=torch.float32)
+    relevance = relevance * 60  # up to 180
+    value, gradient = cost_and_gradient(LISTWISE[name](), scores, relevance, mask)
+    exact, other = cost_and_gradient(LISTWISE[name](), scores.double(), relevance, mask)
+    assert value > 0
+    assert_close(value.double(), exact, atol=1e-5, rtol=1e-5)
+    assert_close(gradient.double(), other, atol=1e-5, rtol=1e-4)
+
+
+@EVERY
+def test_scores_that_are_no_floating_point_numbers_are_refused(name):
+    with pytest.raises(ConfigError, match=r"scores must be of floating-point numbers, got torch.int64; convert"):
+        LISTWISE[name]()(torch.ones(2, 3).long(), torch.ones(2, 3))
+
+
 BAD = [
     ({"tau": 0}, "tau must be > 0, got 0"),
     ({"tau": float("nan")}, "tau must be > 0, got nan"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from topshelf.config import RunConfig
+from topshelf.errors import ConfigError
 from topshelf.losses import LOSSES
 
 EVERY = pytest.mark.parametrize("name", LOSSES)
@@ -83,6 +85,15 @@ def value(name, given: Case, *, reduction="mean", **settings):
     return given.run(loss.double() if given.positive.dtype == torch.float64 else loss)
 
 
+def value_and_gradients(name, given: Case):
+    """The sum over positives, its gradients by positives and negatives, and the state after it."""
+    loss = make(name, reduction="sum").double()
+    positive, negative = given.positive.clone().requires_grad_(), given.negative.clone().requires_grad_()
+    found = given.but(positive=positive, negative=negative).run(loss)
+    gradients = torch.autograd.grad(found, (positive, negative), materialize_grads=True)
+    return found.detach(), gradients, loss.state_dict()
+
+
 def temperatures(name, tau):
     return {key: tau for key in inspect.signature(LOSSES[name].__init__).parameters if key in ("tau", "tau1", "tau2")}
 
@@ -141,13 +152,93 @@ def test_values_and_gradients_stay_finite_at_extreme_scores(name, scale):
 
 
 @EVERY
-def test_masked_negatives_change_nothing(name):
+@pytest.mark.parametrize("filler", [100.0, math.inf, -math.inf, math.nan])
+def test_masked_negatives_change_nothing_whatever_they_hold(name, filler):
     given = case()
-    wide = torch.cat([given.negative, torch.full((4, 2), 100.0, dtype=torch.float64)], 1)
+    wide = torch.cat([given.negative, torch.full((4, 2), filler, dtype=torch.float64)], 1)
     items = torch.cat([given.negative_item, torch.zeros(4, 2, dtype=torch.long)], 1)
     mask = torch.zeros_like(wide, dtype=torch.bool)
     mask[:, 5:] = True
-    assert_close(value(name, given.but(negative=wide, negative_item=items, mask=mask)), value(name, given))
+    expected, gradients, state = value_and_gradients(name, given)
+    found, others, other_state = value_and_gradients(name, given.but(negative=wide, negative_item=items, mask=mask))
+    assert_close(found, expected)
+    assert_close(others[0], gradients[0])
+    assert_close(others[1], torch.nn.functional.pad(gradients[1], (0, 2)))
+    assert_close(other_state, state)
+
+
+@EVERY
+def test_no_negatives_at_all_are_the_same_as_masked_ones(name):
+    given = case()
+    masked = value_and_gradients(name, given.but(mask=torch.ones(4, 5, dtype=torch.bool)))
+    none = value_and_gradients(
+        name, given.but(negative=given.negative[:, :0], negative_item=given.negative_item[:, :0])
+    )
+    assert_close(none[0], masked[0])
+    assert_close(none[1][0], masked[1][0])
+    assert none[1][1].shape == (4, 0)
+    assert name in WITHOUT_RIVALS_TOO or none[0] == 0
+
+
+def misfits():
+    """Tensors of a batch with 7 positives, 4 queries and 5 negatives that do not fit, and what is said of them."""
+    rows, ones, index = torch.ones(4, 5), torch.ones(7), torch.zeros(7, dtype=torch.long)
+    return [
+        ({"positive": ones.unsqueeze(1)}, r"positive must be \(P,\) of floating-point numbers, got \(7, 1\)"),
+        ({"positive": ones.long()}, r"positive must be \(P,\) of floating-point numbers, got \(7,\) of torch.int64"),
+        ({"negative": rows[0]}, r"negative must be \(Q, N\) of floating-point numbers, got \(5,\)"),
+        ({"owner": index[:4]}, r"owner must be \(P,\) = \(7,\) of integers, got \(4,\)"),
+        ({"owner": ones}, r"owner must be \(P,\) = \(7,\) of integers, got \(7,\) of torch.float32"),
+        ({"query": index}, r"query must be \(Q,\) = \(4,\) of integers, got \(7,\)"),
+        ({"mask": rows[:1] > 0}, r"mask must be \(Q, N\) = \(4, 5\) of bool, got \(1, 5\)"),
+        ({"mask": rows}, r"mask must be \(Q, N\) = \(4, 5\) of bool, got \(4, 5\) of torch.float32"),
+        ({"log_q": rows[:, 0]}, r"log_q must be \(1,\) or \(N,\) = \(5,\) or \(Q, N\) = \(4, 5\) of .*, got \(4,\)"),
+        ({"pair": index[:4]}, r"pair must be \(P,\) = \(7,\) of integers, got \(4,\)"),
+        ({"negative_item": index[:4]}, r"negative_item must be \(N,\) = \(5,\) or .* of integers, got \(4,\)"),
+        ({"query_vector": ones}, r"query_vector must be \(Q, d\) = \(4, d\) of floating-point numbers, got \(7,\)"),
+        ({"item_vector": torch.ones(7, 2)}, r"item_vector must be \(P, d\) = \(7, 3\) of .*, got \(7, 2\)"),
+    ]
+
+
+@EVERY
+def test_tensors_that_do_not_fit_are_refused_with_what_would_fit_and_what_to_do(name):
+    loss = make(name)
+    for changes, message in misfits():
+        with pytest.raises(ConfigError, match=message + r".*; pass "):
+            case(dtype=torch.float32).but(**changes).run(loss)
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if make(name).accepts_partition])
+def test_a_log_partition_that_does_not_fit_is_refused(name):
+    given = case(dtype=torch.float32)
+    for partition in (torch.zeros(4, 1), torch.zeros(4, dtype=torch.long)):
+        with pytest.raises(ConfigError, match=r"log_partition must be \(Q,\) of floating-point numbers, got \(4"):
+            make(name)(given.positive, owner=given.owner, query=given.query, log_partition=partition)
+    with pytest.raises(ConfigError, match=r"query must be \(Q,\) = \(3,\) of integers, got \(4,\)"):
+        make(name)(given.positive, owner=given.owner, query=given.query, log_partition=torch.zeros(3))
+
+
+@EVERY
+def test_the_run_is_told_how_far_the_sum_over_negatives_reaches_and_how_much_memory_a_pair_takes(name):
+    """A sum whose size is a setting; all other losses have their formula's own sum or mean."""
+    sizes = dict.fromkeys(("softmax", "slatk", "bsl", "psl", "sogclr", "sogslatk"), 1000)
+    assert LOSSES[name].effective_n == {**sizes, "sampled_softmax": "catalogue"}.get(name)
+    copies = 12 + 6 * 32 if name == "guidedrec" else 20 if name.startswith("lambda") else 12
+    assert make(name).pair_copies == copies
+
+
+@EVERY
+def test_no_digit_of_float64_is_lost(name):
+    """What torch makes of integers is of its default type, float32: such a count would show in the eighth digit."""
+    given = case()
+    settings = {"bsl": {"positives": "query"}, "psl": {"method": "batch"}, "slatk": {"keep_hits": True}}.get(name, {})
+    loss, other = make(name, **settings).double(), make(name, **settings).double()
+    found = given.run(loss).item()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert given.run(other).item() == pytest.approx(found, rel=1e-13)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @EVERY

@@ -127,6 +127,17 @@ def test_model_and_adversary_take_turns_by_epochs_and_move_together_without_them
     assert step_gradients(epoch) == [{scores}, {adversary}]
 
 
+def test_in_evaluation_mode_it_is_always_the_models_turn():
+    p = problem(6)
+    loss = AdvInfoNCE(10, 20, every=5).double().eval()
+    loss.begin_epoch(5)
+    positive, negative = p["positive"].requires_grad_(), p["negative"].requires_grad_()
+    loss(positive, negative, p["owner"], query=torch.arange(3), negative_item=torch.arange(6)).backward()
+    assert positive.grad.abs().max() > 0
+    assert negative.grad.abs().max() > 0
+    assert loss.query_adversary.grad is None
+
+
 def test_the_adversarys_gradient_is_turned_round():
     p = problem(7)
     loss = AdvInfoNCE(3, 6, reduction="sum").double()
@@ -180,7 +191,7 @@ def test_it_compiles_in_training_mode_in_both_turns(per_query):
         ({"negative_weight": -64.0}, r"negative_weight must be > 0, got -64\.0"),
         ({"adversary_dim": 0}, "adversary_dim must be >= 1, got 0"),
         ({"adversary_rate": math.nan}, "adversary_rate must be > 0, got nan"),
-        ({"every": 0}, "every must be >= 1, got 0"),
+        ({"every": 1}, "every must be >= 2, got 1"),
         ({"n_items": -1}, "n_items must be >= 0, got -1"),
     ],
 )

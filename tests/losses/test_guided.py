@@ -150,8 +150,8 @@ def test_the_network_learns_to_predict_dcg():
         torch.manual_seed(0)
         loss = GuidedRec()
         optimizer = torch.optim.Adam(loss.parameter_groups(0.1))
-        assert optimizer.param_groups[0]["lr"] == 1e-3
-        for _ in range(300):
+        assert optimizer.param_groups[0]["lr"] == 0.01
+        for _ in range(60):
             optimizer.zero_grad()
             loss(torch.rand(256) * 2 - 1, torch.rand(256, 9) * 2 - 1).backward()
             optimizer.step()
@@ -160,6 +160,10 @@ def test_the_network_learns_to_predict_dcg():
     with torch.no_grad():
         predicted = loss.surrogate(positive.sigmoid(), negative.sigmoid(), torch.ones_like(negative))
     assert (predicted - true).square().mean() < 0.25 * true.var()
+
+
+def test_the_guard_of_memory_is_told_of_the_networks_width():
+    assert GuidedRec(hidden=8).pair_copies == 12 + 6 * 8
 
 
 def test_guidance_that_has_learned_dcg_pulls_positives_up_and_negatives_down():

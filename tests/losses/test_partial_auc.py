@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from torch import tensor
 from torch.testing import assert_close
 
+from topshelf.config import make_config
+from topshelf.data import generate, make_split
 from topshelf.errors import ConfigError
 from topshelf.losses.partial_auc import LLPAUC, Saddle, llpauc_loss
+from topshelf.training.build import build_model, build_objective, resolve
+from topshelf.training.trainer import Trainer
 
 MAXIMISED = ("gamma", "s_plus")
 
@@ -143,7 +147,7 @@ def test_the_saddle_is_the_squared_auc_loss_of_the_top_pairs():
 @pytest.mark.parametrize(("alpha", "beta"), [(0.5, 0.1), (0.9, 0.1)])
 def test_plain_gradient_descent_reaches_the_brute_force_saddle(alpha, beta):
     p, n = fixed_scores()
-    loss = LLPAUC(alpha=alpha, beta=beta, link="none").double()
+    loss = LLPAUC(alpha=alpha, beta=beta, link="none", saddle_rate=0.1).double()
     positive, negative = tensor(p), tensor(n).repeat(10, 1)
     optimizer = torch.optim.SGD(loss.parameter_groups(0.05))
     for _ in range(800):
@@ -156,6 +160,45 @@ def test_plain_gradient_descent_reaches_the_brute_force_saddle(alpha, beta):
     assert weight.mean().item() == pytest.approx(alpha, abs=1e-3)  # s_plus counts the share alpha of the positives
     assert loss.a.item() == pytest.approx(((weight * positive).sum() / weight.sum()).item(), abs=1e-3)
     assert loss.gamma.item() == pytest.approx((loss.b - loss.a).item(), abs=1e-3)
+
+
+def trained_saddle(order, beta, epochs):
+    """Per step of a run by Adam at the paper's rate 0.1: the share of negatives that count, gamma and b - a."""
+    chosen = {
+        "loss": {"name": "llpauc", "beta": beta},
+        "train": {"order": order, "batch_size": 16, "learning_rate": 0.1, "epochs": epochs},
+        "negatives": {"kind": "per_query", "n": 50},
+    }
+    config = resolve(make_config({"k": 3, **chosen}))
+    positives = make_split(generate(60, 40, interactions_per_user=8, seed=0), seed=0).train.ragged()
+    objective = build_objective(config, build_model(config, 60, 40), positives)
+    loss, steps = objective.loss, []
+    each = loss.each
+
+    def recorded(positive, negative, owner, extras):
+        n = (1 + negative.detach()) / 2
+        costs = (n - loss.b) ** 2 + 2 * (1 + loss.gamma) * n - loss.s_minus
+        steps.append([torch.sigmoid(5 * costs).mean().item(), loss.gamma.item(), (loss.b - loss.a).item()])
+        return each(positive, negative, owner, extras)
+
+    loss.each = recorded
+    Trainer(objective, positives, config.train, threshold=config.threshold, seed=0, validate=None).run()
+    return tensor(steps).T
+
+
+@pytest.mark.parametrize(("order", "epochs"), [("query", 60), ("pair", 10)])
+def test_under_adam_at_the_papers_rate_the_saddle_is_followed(order, epochs):
+    """The smoothed share: at the saddle the mean of r' over the negatives is beta."""
+    share, gamma, apart = (x[-40:] for x in trained_saddle(order, 0.1, epochs))
+    assert 0.05 < share.min() <= share.max() < 0.2
+    assert (gamma - apart).abs().max() < 0.1
+    assert apart.mean() < -0.1  # the model has learned something: the top positives stand above the top negatives
+
+
+def test_all_seven_numbers_learn_at_their_own_rate_without_decay():
+    (group,) = LLPAUC(saddle_rate=0.03).parameter_groups(0.1)
+    assert len(group["params"]) == 7
+    assert (group["lr"], group["weight_decay"]) == (0.03, 0.0)
 
 
 def test_the_seven_numbers_start_at_the_saddle_of_a_model_that_knows_nothing():
@@ -224,7 +267,7 @@ def test_it_compiles_in_training_mode(link):
         ({"beta": -0.1}, r"beta must be > 0, got -0\.1"),
         ({"beta": 2.0}, r"beta must be <= 1\.0, got 2\.0"),
         ({"sharpness": 0.0}, r"sharpness must be > 0, got 0\.0"),
-        ({"dual_rate": math.nan}, "dual_rate must be > 0, got nan"),
+        ({"saddle_rate": math.nan}, "saddle_rate must be > 0, got nan"),
         ({"link": "cosine"}, "link must be one of half, sigmoid, none, got 'cosine'"),
     ],
 )

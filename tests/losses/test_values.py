@@ -99,6 +99,21 @@ def test_slatk_with_hits_kept_is_equation_3_4_4_summed_over_a_query():
     assert_close(found, plain / hits - math.log(hits))
 
 
+@pytest.mark.parametrize("distance", ["exponential", "sigmoid"])
+def test_with_hits_kept_a_query_without_negatives_costs_nothing(distance):
+    positive, owner = tensor([0.9, 0.8, 0.7], requires_grad=True), tensor([0, 0, 1])
+    settings = {"threshold": torch.zeros(2), "tau": 1.0, "tau_weight": 0.3, "keep_hits": True, "distance": distance}
+    mask = tensor([[True, True], [False, True]])
+    found = slatk_loss(positive, torch.zeros(2, 2), owner, mask=mask, **settings)
+    found.sum().backward()
+    assert found[:2].tolist() == [0.0, 0.0]
+    assert positive.grad[:2].tolist() == [0.0, 0.0]
+    assert found[2] != 0
+    if distance == "exponential":
+        partition = tensor([-math.inf, 0.0])
+        assert_close(slatk_loss(positive, None, owner, log_partition=partition, **settings), found)
+
+
 def test_hits_cannot_be_kept_in_the_pair_form():
     with pytest.raises(ConfigError, match="keep_hits needs all positives"):
         slatk_loss(torch.ones(2), torch.ones(2, 3), threshold=torch.zeros(2), tau=1, tau_weight=1, keep_hits=True)

@@ -72,8 +72,9 @@ class AdvInfoNCE(Loss):
     The adversary is a vector a of each query and item; the hardness of a negative is cos(a_u, a_j). In every
     ``every``-th epoch only the adversary moves, at ``adversary_rate``, in the others only the model
     (``begin_epoch``): what stands still gets no gradient at all. In a loop that never calls ``begin_epoch`` both
-    move at every step. The vectors start at random directions, as in the original, so p starts near uniform:
-    cosines spread by 1 / sqrt(adversary_dim), 0.125. (From equal vectors the adversary could not start.)
+    move at every step. In evaluation mode it is always the model's turn. The vectors start at random directions, as in
+    the original, so p starts near uniform: cosines spread by 1 / sqrt(adversary_dim), 0.125. (From equal vectors the
+    adversary could not start.)
     """
 
     formula = staticmethod(advinfonce_loss)
@@ -100,7 +101,7 @@ class AdvInfoNCE(Loss):
         self.tau = positive_number("tau", tau)
         self.negative_weight = positive_number("negative_weight", negative_weight)
         self.adversary_rate = positive_number("adversary_rate", adversary_rate)
-        self.every = at_least("every", every, 1)
+        self.every = at_least("every", every, 2)  # at 1 the model would never move
         self.turn: Literal["both", "adversary", "model"] = "both"
         dim = at_least("adversary_dim", adversary_dim, 1)
         self.query_adversary = nn.Parameter(torch.randn(at_least("n_queries", n_queries, 0), dim) * _START_DEVIATION)
@@ -127,8 +128,9 @@ class AdvInfoNCE(Loss):
         assert extras.query is not None
         assert extras.negative_item is not None
         hardness = self.hardness(extras.query, extras.negative_item)
-        hardness = hardness.detach() if self.turn == "model" else ascending(hardness)
-        if self.turn == "adversary":
+        turn = self.turn if self.training else "model"
+        hardness = hardness.detach() if turn == "model" else ascending(hardness)
+        if turn == "adversary":
             positive, negative = positive.detach(), negative.detach()
         return advinfonce_loss(
             positive,

@@ -236,6 +236,7 @@ class LambdaRank(Loss):
     formula = staticmethod(lambdarank_loss)
     ranges: ClassVar[Ranges] = _RANGES
     needs_whole_queries = True
+    pair_copies = 20
     preferred_score = "dot"
     preferred_negatives = "catalogue"
 
@@ -252,6 +253,7 @@ class LambdaLoss(Loss):
     formula = staticmethod(lambdaloss_loss)
     ranges: ClassVar[Ranges] = _RANGES
     needs_whole_queries = True
+    pair_copies = 20
     preferred_score = "dot"
     preferred_negatives = "catalogue"
 
@@ -271,6 +273,7 @@ class LambdaLossAtK(Loss):
     formula = staticmethod(lambdaloss_at_k_loss)
     ranges: ClassVar[Ranges] = _RANGES
     needs_whole_queries = True
+    pair_copies = 20
     preferred_score = "dot"
     preferred_negatives = "catalogue"
 
@@ -298,6 +301,7 @@ class LambdaRankS(Loss):
     formula = staticmethod(lambdarank_s_loss)
     ranges: ClassVar[Ranges] = _RANGES
     needs_whole_queries = True
+    pair_copies = 20
     preferred_score = "dot"
     preferred_negatives = "per_query"
 
@@ -317,6 +321,7 @@ class LambdaLossS(Loss):
     formula = staticmethod(lambdaloss_s_loss)
     ranges: ClassVar[Ranges] = _RANGES
     needs_whole_queries = True
+    pair_copies = 20
     preferred_score = "dot"
     preferred_negatives = "per_query"
 
@@ -344,6 +349,7 @@ class LambdaLossAtKS(Loss):
     formula = staticmethod(lambdaloss_at_k_s_loss)
     ranges: ClassVar[Ranges] = _RANGES
     needs_whole_queries = True
+    pair_copies = 20
     preferred_score = "dot"
     preferred_negatives = "per_query"
 

@@ -1,8 +1,10 @@
 """Losses of graded lists, and what they share: ListNet, ListMLE, RankNet.
 
-A batch holds Q queries with a list of L places each: ``scores (Q, L)``, ``relevance (Q, L)`` with grades of at least 0,
-and ``mask (Q, L)``, True where a place is padding. A query whose places are all of one relevance (no positive at all,
-a single place, nothing but padding) says nothing about order: with every listwise loss it costs 0.
+A batch holds Q queries with a list of L places each: ``scores (Q, L)``, ``relevance (Q, L)``, finite grades of at least
+0, and ``mask (Q, L)``, True where a place is padding. No relevance may be negative: its gain would be, and no loss here
+is meant for that; it is not looked for, which would make a GPU wait. Grades may be as large as they like: gains are
+taken over that of the list's best, so that 2^y never overflows. A query whose places are all of one relevance (no
+positive at all, a single place, nothing but padding) says nothing about order: with every listwise loss it costs 0.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ class ListwiseLoss(nn.Module):
         """
         if scores.dim() != 2:
             raise ConfigError(f"scores must be (Q, L), a list of each query, got {tuple(scores.shape)}")
+        if not scores.is_floating_point():
+            raise ConfigError(f"scores must be of floating-point numbers, got {scores.dtype}; convert them by .float()")
         for name, value in (("relevance", relevance), ("mask", mask)):
             if value is not None and value.shape != scores.shape:
                 raise ConfigError(f"{name} must be {tuple(scores.shape)} as scores is, got {tuple(value.shape)}")
@@ -84,8 +88,13 @@ def zero_unless(varied: Tensor, losses: Tensor) -> Tensor:
 
 
 def gains_of(relevance: Tensor) -> Tensor:
-    """What a place of each relevance is worth, 2^y - 1."""
-    return torch.exp2(relevance) - 1
+    """What a place of each relevance is worth, 2^y - 1, over 2^m, (Q, L); m is the list's highest, rounded down.
+
+    The factor is a power of two, which costs no digits; it keeps high grades from overflowing, and every loss here
+    divides by a sum of gains.
+    """
+    top = relevance.amax(1, keepdim=True).floor()
+    return torch.exp2(relevance - top) - torch.exp2(-top)
 
 
 def differences(values: Tensor) -> Tensor:

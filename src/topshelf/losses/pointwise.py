@@ -83,8 +83,8 @@ def gbce_loss(
     owner = owners(positive, negative.size(0), owner)
     weights = negative_weights(negative, mask, log_q)
     refused = (F.softplus(widened(negative)) * weights).sum(-1)  # (Q,)
-    n_counted = (weights > 0).sum(-1)  # (Q,)
-    alpha = (n_counted / (n_items - 1)).clamp(max=1).to(refused.dtype)
+    n_counted = (weights > 0).sum(-1).to(refused.dtype)  # (Q,)
+    alpha = (n_counted / (n_items - 1)).clamp(max=1)
     beta = (1 - t * (1 - alpha)).index_select(0, owner)  # the formula without its division by α
     losses = beta * F.softplus(-widened(positive)) + refused.index_select(0, owner)
     if average:

@@ -64,12 +64,12 @@ def psl_loss(
     owner = owners(positive, negative.size(0), owner)
     logits = log_activation(margins(positive, negative, owner) / 2, activation) / tau  # (P, N)
     if log_q is not None:
-        logits = logits - log_q.expand(negative.shape)[owner]
+        logits = logits - (log_q if log_q.dim() == 1 else log_q[owner])
     if mask is not None:
         logits = logits.masked_fill(mask[owner], -math.inf)
     each = total = log_sum_exp(logits)  # (P,)
     if method == "batch":
-        n_counted = (total > -math.inf).sum().clamp(min=1)
+        n_counted = (total > -math.inf).sum().clamp(min=1).to(total.dtype)
         each = (log_sum_exp(total) - n_counted.log()).expand(total.shape)
     return without_rivals_zero(each.masked_fill(each == -math.inf, 0.0), total)
 
@@ -93,6 +93,7 @@ class PSL(Loss):
         "train.weight_decay": DECAYS,
         "loss.tau": (0.005, 0.025, 0.05, 0.1, 0.25),
     }
+    effective_n = 1000  # a constant in the loss, by either method: values compare with the softmax loss's
 
     def __init__(
         self,

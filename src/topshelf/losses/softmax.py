@@ -84,6 +84,7 @@ class SoftmaxLoss(Loss):
     }
     needs = ()
     accepts_partition = True
+    effective_n = 1000
 
     def __init__(self, *, tau: float = 0.2, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
@@ -144,7 +145,8 @@ def log_mean_exp_of_query(logits: Tensor, owner: Tensor, n_queries: int) -> Tens
     """Log of the mean of exp over the logits (P,) of one owner, given back to each of them, (P,)."""
     top = logits.new_full((n_queries,), -torch.inf).scatter_reduce(0, owner, logits.detach(), "amax")[owner]
     total = logits.new_zeros(n_queries).index_add(0, owner, torch.exp(logits - top)).index_select(0, owner)
-    return total.log() + top - torch.bincount(owner, minlength=n_queries)[owner].log()
+    counts = torch.bincount(owner, minlength=n_queries)[owner]
+    return total.log() + top - counts.to(logits.dtype).log()
 
 
 class BSL(Loss):
@@ -159,6 +161,7 @@ class BSL(Loss):
     }
     needs = ()
     accepts_partition = True
+    effective_n = 1000
 
     def __init__(
         self, *, tau1: float = 0.2, tau2: float = 0.2, positives: Bilateral = "each", reduction: Reduction = "mean"
@@ -225,6 +228,7 @@ class SampledSoftmax(Loss):
     }
     needs = ()
     accepts_partition = True
+    effective_n = "catalogue"  # the positive is in the sum: its size matters, and is that of the catalogue
     preferred_negatives = "in_batch"
 
     def __init__(self, *, tau: float = 0.2, reduction: Reduction = "mean") -> None:

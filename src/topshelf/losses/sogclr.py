@@ -158,6 +158,7 @@ class SogCLR(Loss):
     ranges: ClassVar[Ranges] = _RANGES
     needs = ("query",)
     accepts_partition = True
+    effective_n = 1000
     log_g: Tensor  # (n_queries,), a buffer; the lowest float32 where a query has not been seen yet
 
     def __init__(self, n_queries: int, *, tau: float = 0.2, gamma: float = 0.9, reduction: Reduction = "mean") -> None:
@@ -187,6 +188,7 @@ class SogSLatK(Loss):
     }
     needs = ("query",)
     accepts_partition = True
+    effective_n = 1000
     is_separable = False
     keeps_thresholds = True
     log_g: Tensor  # (n_queries,), a buffer; the lowest float32 where a query has not been seen yet

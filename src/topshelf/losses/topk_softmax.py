@@ -19,6 +19,7 @@ from topshelf.losses.base import (
     Ranges,
     Reduction,
     margins,
+    negative_weights,
     owners,
     widened,
     without_rivals_zero,
@@ -82,7 +83,9 @@ def slatk_loss(
     if keep_hits:
         if given_owner is None:
             raise ConfigError("keep_hits needs all positives of each query: pass owner (P,), got none")
-        return _with_hits(weights * losses, positive, threshold, owner)
+        rivals = _has_rivals(negative, mask, log_q, log_partition)
+        kept = _with_hits(weights * losses, positive, threshold, owner)
+        return torch.where(rivals[owner], kept, torch.zeros_like(kept))
     return weights * losses
 
 
@@ -101,6 +104,16 @@ def _sigmoid_distance(
     wide = [None if x is None else x.expand(negative.shape)[owner] for x in (mask, log_q)]
     total = partition_of(F.logsigmoid(above), None, 1.0, *wide)  # (P,)
     return without_rivals_zero(total.masked_fill(total == -torch.inf, 0.0), total)
+
+
+def _has_rivals(
+    negative: Tensor | None, mask: Tensor | None, log_q: Tensor | None, log_partition: Tensor | None
+) -> Tensor:
+    """Whether anything counts as a negative of each query, (Q,)."""
+    if log_partition is not None:
+        return log_partition != -torch.inf
+    assert negative is not None
+    return negative_weights(negative, mask, log_q).sum(1) > 0
 
 
 def _with_hits(losses: Tensor, positive: Tensor, threshold: Tensor, owner: Tensor) -> Tensor:
@@ -130,6 +143,7 @@ class SLatK(Loss):
     }
     needs: tuple[str, ...] = ("query",)
     keeps_thresholds = True
+    effective_n = 1000
     threshold: Tensor  # (n_queries,), a buffer: saved, resumed, synchronised
 
     def __init__(
