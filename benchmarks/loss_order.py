@@ -106,7 +106,8 @@ def main() -> None:
             runs.append(waited.result())
             if arguments.json:
                 result = {"data": DATA, "metric": METRIC, "epochs": epochs, "runs": runs}
-                result |= {"date": datetime.now(UTC).date().isoformat(), "environment": environment(assemble(data=DATA))}
+                result |= {"date": datetime.now(UTC).date().isoformat()}
+                result |= {"environment": environment(assemble(data=DATA))}
                 arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(table(runs))
 

@@ -270,3 +270,14 @@ def test_every_shipped_config_builds_and_is_named_for_what_it_holds(file):
     assert merged(assembled, values) == assembled  # every setting of the file is in force
     resolved = resolve(config)
     assert resolve(make_config(tomllib.loads(to_toml(resolved)))) == resolved
+
+
+def test_negatives_chosen_by_hand_take_the_place_of_the_shipped_number_and_scale():
+    assert assemble(loss="gbce", data="mine.csv").negatives.n == 64
+    changed = assemble(loss="gbce", data="mine.csv", more={"negatives": {"kind": "catalogue"}})
+    assert (changed.negatives.kind, changed.negatives.n) == ("catalogue", None)
+    shipped = assemble(data="movielens-100k", loss="slatk")
+    assert shipped.negatives.effective_n is not None
+    drawn = assemble(data="movielens-100k", loss="slatk", more={"negatives": {"kind": "shared", "n": 5000}})
+    assert (drawn.negatives.n, drawn.negatives.effective_n) == (5000, None)
+    assert assemble(data="movielens-100k", loss="slatk", more={"train": {"epochs": 3}}).negatives == shipped.negatives

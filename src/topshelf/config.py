@@ -178,7 +178,11 @@ def assemble(
     if file is not None:
         named = merged(read_config(file), named)
     chosen = make_config(named)
-    return make_config(merged(preset(chosen.data.source, chosen.model.name, chosen.loss.name), named))
+    shipped = preset(chosen.data.source, chosen.model.name, chosen.loss.name)
+    if {"kind", "n"} & set(named.get("negatives", {})):  # how many, and their scale, were shipped for other negatives
+        kept = {key: value for key, value in shipped.get("negatives", {}).items() if key == "kind"}
+        shipped = {**shipped, "negatives": kept}
+    return make_config(merged(shipped, named))
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

@@ -39,6 +39,11 @@ class Draw:
         items = self.items if self.items is None or self.items.dim() == 1 else self.items[start:stop]
         return Draw(items, None if self.exclude is None else self.exclude.slice(start, stop), self.log_q)
 
+    def reordered(self, order: Tensor) -> Draw:
+        """The draw with the queries in another order."""
+        items = self.items if self.items is None or self.items.dim() == 1 else self.items[order]
+        return Draw(items, None if self.exclude is None else self.exclude.select(order), self.log_q)
+
     def mask(self, n_columns: int) -> Tensor | None:
         """``exclude`` as (Q, n_columns) flags."""
         if self.exclude is None:

@@ -50,6 +50,10 @@ def test_the_loss_chooses_the_score_unless_somebody_did():
             {"loss": {"name": "directau"}, "model": {"name": "mf", "score": "dot"}},
             r"set model\.score = 'cosine', got 'dot'",
         ),
+        (
+            {"loss": {"name": "bpr"}, "negatives": {"effective_n": 5}},
+            r"negatives\.effective_n does not go with loss bpr.*5",
+        ),
         ({"loss": {"name": "lambdaloss"}, "train": {"order": "pair"}}, r"set train\.order = 'query', got 'pair'"),
         ({"loss": {"name": "sl"}}, r"loss\.name must be one of slatk, .*, got 'sl'|loss\.name must be one of .*'sl'"),
         ({"model": {"name": "mff"}}, r"model\.name must be one of mf, ease, popularity.*, got 'mff'"),

@@ -21,7 +21,7 @@ from topshelf.training import fit
 from topshelf.training import objective as objective_module
 from topshelf.training.batches import Batches, stream
 from topshelf.training.build import build_model, build_objective, resolve
-from topshelf.training.objective import DEFAULT_EFFECTIVE_N, Objective
+from topshelf.training.objective import Objective
 
 N_QUERIES, N_ITEMS = 8, 13
 ORDERS = pytest.mark.parametrize("order", ["query", "pair"])
@@ -82,7 +82,7 @@ def pairs(batch):
 def test_softmax_over_the_catalogue_is_scaled_to_the_effective_size(model, positives, order, effective_n):
     objective = Objective(model, SoftmaxLoss(tau=0.3), Catalogue(), positives, effective_n=effective_n)
     batch, scores = a_batch(positives, order), table(model)
-    n = effective_n or DEFAULT_EFFECTIVE_N
+    n = effective_n or SoftmaxLoss.effective_n
     each = [slow_softmax(scores, positives, query, item, 0.3, n) for query, item in pairs(batch)]
     assert objective(batch, stream(0))[0].item() == pytest.approx(sum(each) / len(each))
 
@@ -266,9 +266,12 @@ def test_every_pair_by_blocks_gives_the_same_loss_and_gradients_as_one_piece(ord
     assert_close([parameter.grad for parameter in model.parameters()], expected, rtol=1e-4, atol=1e-7)
 
 
+@ORDERS
 @pytest.mark.parametrize("kind", ["catalogue", "per_query", "shared"])
 @pytest.mark.parametrize("name", [name for name, cls in LOSSES.items() if "negative" in cls.needs])
-def test_every_loss_of_pairs_is_the_same_a_few_queries_at_a_time(name, kind, monkeypatch):
+def test_every_loss_of_pairs_is_the_same_a_few_queries_at_a_time(name, kind, order, monkeypatch):
+    if order == "pair" and LOSSES[name].needs_whole_queries:
+        order = "query"  # which a run insists on
     split = make_split(generate(40, 30, interactions_per_user=6, seed=1), seed=0)
     n = {} if kind == "catalogue" else {"n": 10}
     config = resolve(make_config({"k": 5, "loss": {"name": name}, "negatives": {"kind": kind, **n}}))
@@ -278,13 +281,44 @@ def test_every_loss_of_pairs_is_the_same_a_few_queries_at_a_time(name, kind, mon
         torch.manual_seed(0)
         model, positives = build_model(config, 40, 30), split.train.ragged()
         objective = build_objective(config, model, positives)
-        batch = next(Batches(positives, 30, order="query", size=30).epoch(stream(0)))
+        repeat = not objective.shares_negatives
+        batch = next(Batches(positives, 30, order=order, size=30, repeat_queries=repeat).epoch(stream(0)))
         number, _ = objective.backward(batch, stream(1))
         assert objective.by_pairs
         parameters = [*model.parameters(), *objective.loss.parameters()]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         found.append((torch.tensor(number), gradients, dict(objective.loss.named_buffers())))
     assert_close(found[1], found[0], rtol=1e-4, atol=1e-7)
+
+
+def test_a_sample_larger_than_the_catalogue_is_the_catalogue(model, positives):
+    batch = a_batch(positives)
+    for loss in (SoftmaxLoss(), LOSSES["gbce"](N_ITEMS)):
+        small, large = (
+            Objective(model, loss, Shared(n), positives, effective_n=n if loss.effective_n else None)(batch, stream(0))[
+                0
+            ]
+            for n in (N_ITEMS, 50 * N_ITEMS)
+        )
+        assert_close(small, large)
+
+
+def test_sampled_softmax_over_the_catalogue_is_the_cross_entropy(model, positives):
+    batch = a_batch(positives)
+    queries, items = model.encode(batch.query)
+    logits = queries @ items.T / 0.2
+    rows = logits[batch.owner].clone()
+    others = batch.positives.select(batch.owner)
+    rows[others.owner(), others.indices] = -math.inf  # other positives are no rivals
+    own = logits[batch.owner, batch.item]
+    rows[torch.arange(own.numel()), batch.item] = own
+    found = Objective(model, LOSSES["sampled_softmax"](tau=0.2), Catalogue(), positives)(batch, stream(0))[0]
+    assert_close(found, (rows.logsumexp(1) - own).mean())
+
+
+def test_a_loss_that_is_not_a_mean_is_refused(model, positives):
+    with pytest.raises(ConfigError, match="reduction must be 'mean', got 'sum'"):
+        Objective(model, BPR(reduction="sum"), Catalogue(), positives)
 
 
 @pytest.mark.parametrize("in_step", ["exact", ("follow", 0.5)])

@@ -120,6 +120,7 @@ def trained(label: str, config: RunConfig, positives: Ragged, n_items: int, samp
     watch.bounds.append(measure(0))
     Trainer(objective, positives, config.train, threshold=config.threshold, seed=config.seed).run(watch)
     state.bounds = watch.bounds
+    objective.loss.begin_epoch(1)  # what is timed is a step that moves the model
     return state
 
 

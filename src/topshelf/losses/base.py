@@ -112,6 +112,7 @@ class Loss(nn.Module):
     - ``accepts_partition``: it can take ``log_partition (Q,)``, the log of the partition sum of ``exp(score / tau)``,
       in place of the (Q, N) negatives, and then has an attribute ``tau``;
     - ``is_separable``: the mean over a batch is the mean over its parts;
+    - ``ties_positives``: the term of a positive has a gradient by the scores of its query's other positives;
     - ``needs_whole_queries``: all positives of a query must be in the batch (``train.order = "query"``);
     - ``keeps_thresholds``: it has ``k`` and a buffer ``threshold (n_queries,)`` that somebody else moves;
     - ``preferred_score`` and ``preferred_negatives``: what a run uses when nobody chose; ``n_negatives``: how many are
@@ -131,6 +132,7 @@ class Loss(nn.Module):
     accepts_partition: bool = False
     tau: float
     is_separable: bool = True
+    ties_positives: bool = False
     needs_whole_queries: bool = False
     keeps_thresholds: ClassVar[bool] = False
     k: int

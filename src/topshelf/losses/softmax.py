@@ -170,7 +170,7 @@ class BSL(Loss):
         self.tau1 = positive_number("tau1", tau1)
         self.tau2 = self.tau = positive_number("tau2", tau2)  # tau: the partition's
         self.positives: Bilateral = one_of("positives", positives, BILATERALS)
-        self.needs_whole_queries = positives == "query"
+        self.needs_whole_queries = self.ties_positives = positives == "query"
 
     def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
         return bsl_loss(

@@ -148,7 +148,8 @@ class SONG(Loss):
         "train.weight_decay": DECAYS,
         "loss.gamma": GAMMAS,
     }
-    needs = ("negative", "pair")
+    needs = ("negative", "pair", "query")
+    ties_positives = True
     g: Tensor  # (n_positives,), a buffer; -1 where a positive has not been seen yet
 
     def __init__(
@@ -194,6 +195,7 @@ class SONGAtK(Loss):
         "loss.eta": (0.1, 0.01, 0.001, 0.0001),
     }
     needs = ("negative", "pair", "query")
+    ties_positives = True
     g: Tensor  # (n_positives,), a buffer; -1 where a positive has not been seen yet
     threshold: Tensor  # (n_queries,), a buffer
 

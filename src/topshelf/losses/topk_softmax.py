@@ -169,7 +169,7 @@ class SLatK(Loss):
         if not self.accepts_partition:
             self.needs = ("negative", "query")
         self.detach_weight = detach_weight
-        self.keep_hits = self.needs_whole_queries = keep_hits
+        self.keep_hits = self.needs_whole_queries = self.ties_positives = keep_hits
         self.register_buffer("threshold", torch.zeros(at_least("n_queries", n_queries, 0)))
 
     def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:

@@ -47,6 +47,13 @@ class Batch:
             self.begin[start:stop],
         )
 
+    def reordered(self, order: Tensor) -> Batch:
+        """The same positives with the queries in another order; each query must have one of them."""
+        owner = torch.arange(order.numel(), device=order.device)
+        return Batch(
+            self.query[order], owner, self.item[order], self.positives.select(order), self.is_whole, self.begin[order]
+        )
+
     def pair(self) -> Tensor:
         """The index of each of the P positives among all training positives, (P,)."""
         chosen = self.chosen()

@@ -17,7 +17,7 @@ from topshelf.models import MODELS, Model
 from topshelf.negatives import NEGATIVES, Negatives, PerQuery, Shared
 from topshelf.ragged import Ragged
 from topshelf.training.batches import stream
-from topshelf.training.objective import DEFAULT_EFFECTIVE_N, Objective, scales_partition
+from topshelf.training.objective import Objective
 
 _GIVEN_TO_LOSS = ("n_queries", "n_items", "n_positives", "reduction")
 _GIVEN_TO_MODEL = ("n_queries", "n_items")
@@ -55,7 +55,16 @@ def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
     negatives = build_negatives(config, loss)
     kind = next(name for name, cls in NEGATIVES.items() if type(negatives) is cls)
     n = negatives.n if isinstance(negatives, Shared | PerQuery) else None
-    effective_n = config.negatives.effective_n or n or (DEFAULT_EFFECTIVE_N if scales_partition(loss) else None)
+    effective_n = config.negatives.effective_n
+    if loss.effective_n is None:
+        if effective_n not in (None, n):
+            raise ConfigError(
+                f"negatives.effective_n does not go with loss {config.loss.name}, whose sum over negatives is its own, "
+                f"got {effective_n}; leave it out"
+            )
+        effective_n = None
+    elif effective_n is None and loss.effective_n != "catalogue":
+        effective_n = n or loss.effective_n
     return config.negatives.model_copy(update={"kind": kind, "n": n, "effective_n": effective_n})
 
 

@@ -13,26 +13,18 @@ from topshelf.catalogue import Block, CatalogueHead, Workspace, log_partition
 from topshelf.errors import ConfigError
 from topshelf.losses import Loss
 from topshelf.models import Model
-from topshelf.negatives import Catalogue, Draw, InBatch, Negatives, PerQuery, Population, sampled_scores
+from topshelf.negatives import Catalogue, Draw, InBatch, Negatives, PerQuery, Population, Shared, sampled_scores
 from topshelf.ragged import Ragged
 from topshelf.thresholds import counted_step
 from topshelf.training.batches import Batch
 
-# The paper's number of sampled negatives; see docs/losses/slatk.md on why the exact catalogue is scaled to it.
-DEFAULT_EFFECTIVE_N = 1000
-_DENSE_BYTES = 2 * 2**30
-_PAIR_COPIES = 6  # tables of margins that a loss and its backward pass hold at once
+_DENSE_BYTES = 8 * 2**30
 # Margins of one block, about what a core's cache holds: larger tables are fresh memory at every operation, and slower.
 _PAIR_CELLS = 2**20
 
 
 # What a step does to the thresholds of its queries: nothing, set them to the exact ones, or follow at a rate.
 InStep = Literal["exact"] | tuple[Literal["follow"], float] | None
-
-
-def scales_partition(loss: Loss) -> bool:
-    """Whether the size of the sum over negatives is a setting of its own; for other losses it is the formula's."""
-    return loss.accepts_partition or loss.keeps_thresholds
 
 
 class Scored(NamedTuple):
@@ -46,7 +38,8 @@ class Objective:
     """Loss of a batch. Where the loss takes a log-partition and the draw is shared, no (Q, N) scores enter autograd.
 
     ``effective_n``: the partition sum over n columns is scaled by effective_n / n. For the softmax loss that is a
-    constant; for SL@K it sets how hard the weight's gradient pushes badly ranked positives down.
+    constant; for SL@K it sets how hard the weight's gradient pushes badly ranked positives down (docs/losses/slatk.md).
+    Losses whose own sum or mean over negatives is meant (``Loss.effective_n`` is None) are never scaled.
     """
 
     def __init__(
@@ -62,9 +55,11 @@ class Objective:
     ) -> None:
         self.model, self.loss, self.negatives = model, loss, negatives
         self.population = Population.of(positives, model.n_items)
-        if effective_n is None and isinstance(negatives, Catalogue | InBatch) and scales_partition(loss):
-            effective_n = DEFAULT_EFFECTIVE_N
-        self.effective_n = effective_n
+        if loss.reduction != "mean":
+            raise ConfigError(
+                f"training takes the mean over positives: reduction must be 'mean', got {loss.reduction!r}"
+            )
+        self.effective_n = _effective_n(effective_n, loss, negatives, model.n_items)
         self.workspace = workspace or Workspace()
         self.head = CatalogueHead(self.workspace.budget, half=half)
         if half and not self.by_blocks:
@@ -154,6 +149,12 @@ class Objective:
 
         The loss's own parameters get their gradients here; a loss that leaves the scores alone for once gives none.
         """
+        order = None
+        if "query" in self.loss.needs and not (batch.is_whole or self.shares_negatives):
+            # A query may have several rows; together in a block, they move its state once.
+            order = torch.argsort(batch.query, stable=True)
+            batch, draw = batch.reordered(order), draw.reordered(order)
+            scored = Scored(scored.queries[order], scored.items)
         items = scored.items.detach().requires_grad_()
         n_columns = items.size(0) if draw.items is None else draw.items.size(-1)
         self._check_dense(int(batch.counts().max()) * n_columns)  # one query is never cut
@@ -167,16 +168,19 @@ class Objective:
             number += value.item()
             if queries.grad is not None:
                 to_queries[start:stop] = queries.grad
+        if order is not None:
+            to_queries = torch.empty_like(to_queries).index_copy_(0, order, to_queries)
         return number, None if items.grad is None else (to_queries, items.grad)
 
     def _affordable(self, batch: Batch, n_items: int) -> list[tuple[int, int]]:
         """Blocks of queries whose (P, I) margins, the copies a loss makes of them and their gradients fit."""
-        cells = min(self.workspace.budget // (4 * _PAIR_COPIES), _PAIR_CELLS)
+        cells = min(self.workspace.budget // (4 * self.loss.pair_copies), _PAIR_CELLS)
         most = max(1, cells // n_items)  # positives, or queries, a block
         load = torch.maximum(batch.counts(), torch.ones_like(batch.query)).cumsum(0).tolist()
+        may_cut = [True, *(batch.query[1:] != batch.query[:-1]).tolist(), True]
         blocks, start, before = [], 0, 0
         for stop in range(1, len(load) + 1):
-            if stop == len(load) or load[stop] - before > most:
+            if stop == len(load) or (load[stop] - before > most and may_cut[stop]):
                 blocks.append((start, stop))
                 start, before = stop, load[stop - 1]
         return blocks
@@ -190,6 +194,8 @@ class Objective:
         else:
             draw = self.negatives.draw(batch.positives, batch.item, self.population, generator)
             by_partition = draw.is_shared and self.loss.accepts_partition
+            if "negative" in self.loss.needs:
+                self._check_dense(batch.item.numel() * (items.size(0) if draw.items is None else draw.items.size(-1)))
             take = self._partition_of_draw if by_partition else self._pairs_loss
             value = take(batch, draw, queries, items)
         return value, Scored(queries.detach(), items.detach())
@@ -245,13 +251,13 @@ class Objective:
         return self.loss(positive, owner=batch.owner, query=batch.query, log_partition=partition, pair=pair)
 
     def _check_dense(self, n_cells: int) -> None:
-        """A loss that looks at every pair holds (P, N) margins of a query, some copies of them, and their gradients."""
-        needed = n_cells * 4
+        """A loss that looks at every pair holds (P, N) margins at once, some copies of them, and their gradients."""
+        needed = n_cells * 4 * self.loss.pair_copies
         if needed > _DENSE_BYTES:
             raise ConfigError(
-                f"this loss looks at every pair of a positive and a negative: {needed / 2**30:.1f} GiB a query, and at "
+                f"this loss looks at every pair of a positive and a negative: {needed / 2**30:.1f} GiB at once, and at "
                 f"most {_DENSE_BYTES / 2**30:.0f} GiB are taken. Use negatives.kind = 'shared' with a smaller "
-                "negatives.n"
+                "negatives.n, or, where the loss takes a batch in one piece, a smaller train.batch_size"
             )
 
     def _scale(self, n_columns: int) -> float:
@@ -267,3 +273,15 @@ class Objective:
 def _positive_scores(batch: Batch, queries: Tensor, items: Tensor) -> Tensor:
     # F.embedding, not indexing: its backward pass adds in a fixed order and in parallel.
     return (F.embedding(batch.owner, queries) * F.embedding(batch.item, items)).sum(1)
+
+
+def _effective_n(given: int | None, loss: Loss, negatives: Negatives, n_items: int) -> int | None:
+    """The size to which the sum over negatives is scaled; None: as it is."""
+    if loss.effective_n is None:
+        return None
+    if given is None:
+        if loss.effective_n == "catalogue":
+            return n_items
+        return loss.effective_n if isinstance(negatives, Catalogue | InBatch) else None
+    # As many as were drawn is what is meant, and there are no more than all items.
+    return min(given, n_items) if isinstance(negatives, Shared) and given == negatives.n else given

@@ -181,8 +181,8 @@ class Trainer:
     def _diverged(self, number: float, epoch: int, step: int) -> str:
         return (
             f"the loss became {number} in epoch {epoch}, step {step + 1} (learning_rate "
-            f"{self.settings.learning_rate:g}); the last good checkpoint is kept. Try a lower train.learning_rate or "
-            "a higher loss.tau"
+            f"{self.settings.learning_rate:g}); the last good checkpoint is kept. Try a lower train.learning_rate"
+            f"{' or a higher loss.tau' if hasattr(self.loss, 'tau') else ''}"
         )
 
     def state_dict(self) -> dict[str, Any]:
