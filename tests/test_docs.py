@@ -196,3 +196,16 @@ def test_the_readmes_speed_is_the_committed_result():
         assert f"{found['speedup']['SL@20, exact catalogue']:,.0f}x" in page
     scaling = json.loads((ROOT / "benchmarks" / "results" / "scaling.json").read_text())
     assert f"{scaling['results']['runs'][-2]['peak']:.1f} GiB" in page
+
+
+@pytest.mark.parametrize(("name", "rows"), [("every_loss", "rows"), ("loss_order", "runs"), ("concentration", "rows")])
+def test_the_measured_losses_are_the_committed_results(name, rows):
+    page = (ROOT / "docs" / "losses" / "measured.md").read_text()
+    result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    assert module(ROOT / "benchmarks" / f"{name}.py").table(result[rows]) in page
+    assert result["date"] in page
+
+
+def test_every_loss_of_the_registry_was_measured():
+    result = json.loads((ROOT / "benchmarks" / "results" / "every_loss.json").read_text())
+    assert {row["name"] for row in result["rows"]} == {"popularity", *LOSSES}
