@@ -95,8 +95,8 @@ def guidedrec_loss(
 class GuidedRec(Loss):
     """Module form of :func:`guidedrec_loss`; it owns the network, ``hidden`` wide, learning at ``surrogate_rate``.
 
-    The rate goes with the number of steps: 0.001 for the paper's thousands of batches of pairs, 0.01 (shipped) for the few
-    of query order, where at 0.001 guidance gains nothing in 20 epochs of MovieLens-100K.
+    The rate goes with the number of steps: 0.001 for the paper's thousands of batches of pairs, 0.01 (shipped) for the
+    few of query order, where at 0.001 guidance gains nothing in 20 epochs of MovieLens-100K.
     """
 
     formula = staticmethod(guidedrec_loss)
