@@ -1,13 +1,13 @@
 """How evenly the losses spread their gradient: the paper's figure 1c, by `topshelf diagnose`.
 
-    python benchmarks/concentration.py [--quick] [--data NAME] [--epochs N] [--without-lambda] [--json FILE] [--image FILE.svg]
+    python benchmarks/concentration.py [--quick] [--data NAME] [--epochs N] [--without-lambda] [--json FILE] [--image F]
 
 Every loss trains MF (d 64) for N epochs (10) from the same initial values; then the gradients of 1,000 users' training
 positives are taken over the whole catalogue. docs/diagnose.md defines the three readings of "instance": the positive,
 the user, the pair. SL@20 and SL have the settings that ship; SONG@20 the paper's optimum for Electronic (learning rate
 0.1, gamma 0.1, eta 0.001), as a sum (the paper's formula) and as a mean; LambdaLoss@20 the shipped general ones (the
 paper names no optimum here), and may be left out: its epoch costs 66 of SL's. Seed 0. Rows are added to those that FILE
-holds of other data (default: Electronic) and other numbers of epochs. ``--quick`` takes Health, two epochs and 100 users.
+holds of other data (default: Electronic) and other numbers of epochs. ``--quick``: Health, two epochs, 100 users.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def table(result: list[dict[str, Any]]) -> str:
     for row in result:
         shares = " | ".join(f"{row[name]:.1%}" for name in ("positives", "users", "pairs"))
         lines.append(
-            f"| {row['data']} | {row['loss']} | {row['epochs']} | {shares} | {row['decades']:.1f} | {row['more_hits']:.1%} "
-            f"| {row['step_over_sl']:.1f}x |"
+            f"| {row['data']} | {row['loss']} | {row['epochs']} | {shares} | {row['decades']:.1f} "
+            f"| {row['more_hits']:.1%} | {row['step_over_sl']:.1f}x |"
         )
     return "\n".join(lines)
 
