@@ -11,6 +11,7 @@ import torch
 
 from topshelf.config import make_config
 from topshelf.data import Dataset, IdMap, Interactions, generate, make_split
+from topshelf.errors import ConfigError
 from topshelf.losses import LOSSES
 from topshelf.models import MODELS
 from topshelf.recommender import Recommender
@@ -97,6 +98,10 @@ def test_a_saved_model_recommends_the_same_when_loaded(name, refit, tmp_path):
 @pytest.mark.parametrize("order", ["query", "pair"])
 def test_every_loss_trains_the_model_to_finite_values(name, loss, order):
     dataset = planted()
+    if order == "pair" and LOSSES[loss].needs_whole_queries:
+        with pytest.raises(ConfigError, match="needs all positives of a user in one batch"):
+            fit(config(name, loss, order=order), dataset)
+        return
     done = fit(config(name, loss, epochs=2, order=order, batch_size=64), dataset)
     assert all(value.isfinite().all() for value in done.model.state_dict().values())
     start = fit(config(name, loss, epochs=1, order=order, learning_rate=1e-12), dataset)
