@@ -121,8 +121,7 @@ class LLPAUC(Loss):
     They start at the saddle of a model that knows nothing, all linked scores 1/2, and are brought back to their sets
     (a, b in [0, 1], γ in [-1, 1], θ >= 0) before every use. They learn at ``saddle_rate``, whatever the model's
     rate. The released code has them learn at the model's rate, s_plus, s_minus and γ at twice that; but all seven live
-    on a scale of 1, and under Adam at the paper's 0.1 they jump by 0.1 to 0.2 a step and circle the saddle: a ten
-    thousandth of the negatives counted where β says a hundredth, and γ was far from b - a.
+    on a scale of 1, and under Adam at the paper's 0.1 they jump by 0.1 to 0.2 a step and circle the saddle.
     """
 
     formula = staticmethod(llpauc_loss)

@@ -85,8 +85,8 @@ def song_loss(
     Settings: ``gamma`` is how far the average moves, at 1 the loss is plain DCG of smooth ranks. ĝ estimates the
         paper's sum over all items, and is it where positives and negatives are all of them; it is 1 or more, so values
         are in [-1, 0]. ``rank="mean"`` divides ĝ by |I|: no rank any more, and values go down to -1/log2(1 + 1/|I|),
-        but it is the form whose gradients span seven orders of magnitude and whose quality is as low as the SL@K paper
-        reports (docs/losses/measured.md).
+        but its uneven gradients and its low quality come nearer to what the SL@K paper reports
+        (docs/losses/measured.md).
     Use when: as the paper's baseline.
     Cost: O(PN + P log P), and one number kept for each training positive, never queries times items.
     Paper: Qiu et al., Large-scale stochastic optimization of NDCG surrogates (SONG), ICML 2022; SL@K, appendix A.

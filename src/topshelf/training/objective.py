@@ -247,8 +247,7 @@ class Objective:
         )
 
     def _partition_loss(self, batch: Batch, positive: Tensor, partition: Tensor) -> Tensor:
-        pair = batch.pair() if "pair" in self.loss.needs else None
-        return self.loss(positive, owner=batch.owner, query=batch.query, log_partition=partition, pair=pair)
+        return self.loss(positive, owner=batch.owner, query=batch.query, log_partition=partition)
 
     def _check_dense(self, n_cells: int) -> None:
         """A loss that looks at every pair holds (P, N) margins at once, some copies of them, and their gradients."""
