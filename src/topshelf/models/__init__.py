@@ -5,9 +5,20 @@
 
 from topshelf.models.base import HistoryRows, Model
 from topshelf.models.classics import Popularity
+from topshelf.models.ials import IALS
 from topshelf.models.linear import EASE
 from topshelf.models.mf import MF
+from topshelf.models.neighbours import ItemKNN, RP3beta
+from topshelf.models.slim import SLIM
 
-__all__ = ["EASE", "MF", "MODELS", "HistoryRows", "Model", "Popularity"]
+__all__ = ["EASE", "IALS", "MF", "MODELS", "SLIM", "HistoryRows", "ItemKNN", "Model", "Popularity", "RP3beta"]
 
-MODELS: dict[str, type[Model]] = {"mf": MF, "ease": EASE, "popularity": Popularity}
+MODELS: dict[str, type[Model]] = {
+    "mf": MF,
+    "ease": EASE,
+    "slim": SLIM,
+    "ials": IALS,
+    "itemknn": ItemKNN,
+    "rp3beta": RP3beta,
+    "popularity": Popularity,
+}

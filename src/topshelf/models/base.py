@@ -14,14 +14,18 @@ from torch import Tensor, nn
 from topshelf.errors import at_least
 from topshelf.ragged import Ragged
 
+Ranges = dict[str, tuple[float | int | str, ...]]
+
 
 class Model(nn.Module):
     """Base of every model. ``is_closed_form`` models are fitted once instead of trained.
 
-    With ``sparse_rows``, tables that a step reads by rows have sparse gradients, for an optimizer that wants them.
+    ``ranges``: what is searched when the model is tuned, by the names of a run's settings. With ``sparse_rows``, tables
+    that a step reads by rows have sparse gradients, for an optimizer that wants them.
     """
 
     is_closed_form: ClassVar[bool] = False
+    ranges: ClassVar[Ranges] = {}
     sparse_rows: bool = False
 
     def __init__(self, n_queries: int, n_items: int) -> None:
