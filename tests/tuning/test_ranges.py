@@ -135,5 +135,10 @@ def test_a_range_needs_a_name_and_values(text):
 
 
 def test_a_method_without_settings_has_nothing_to_search():
-    with pytest.raises(ConfigError, match="popularity has nothing to search"):
+    with pytest.raises(ConfigError, match="popularity has nothing to search: it has no settings"):
         space(config(model={"name": "popularity"}))
+
+
+def test_a_method_whose_every_setting_is_fixed_says_what_could_be_searched():
+    with pytest.raises(ConfigError, match=r"mf with bpr has nothing to search; give a range: .*model\.dim"):
+        space(config(loss={"name": "bpr"}), dict.fromkeys(space(config(loss={"name": "bpr"})).ranges))

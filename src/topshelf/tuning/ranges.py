@@ -128,7 +128,8 @@ def space(config: RunConfig, given: Mapping[str, Any] | None = None) -> Space:
     ranges = {name: range_ for name, range_ in ranges.items() if range_ != Choice((known[name],))}
     if not ranges:
         what = config.model.name if is_closed_form(config) else f"{config.model.name} with {config.loss.name}"
-        raise ConfigError(f"{what} has nothing to search; give a range: {HOW}, of {', '.join(known) or 'nothing'}")
+        remedy = f"; give a range: {HOW}, of {', '.join(known)}" if known else ": it has no settings"
+        raise ConfigError(f"{what} has nothing to search{remedy}")
     return Space(config, ranges, {name: known[name] for name in ranges})
 
 
