@@ -39,7 +39,7 @@ PAPER: dict[str, tuple[str, float, dict[str, Any], float]] = {
     "BPR": ("bpr", 0.001, {}, 0.1234),
     "LLPAUC": ("llpauc", 0.1, {"alpha": 0.7, "beta": 0.01}, 0.1209),
     "LLPAUC, link = none": ("llpauc", 0.1, {"alpha": 0.7, "beta": 0.01, "link": "none"}, 0.1209),
-    "GuidedRec": ("guidedrec", 0.01, {}, 0.1093),
+    "GuidedRec": ("guidedrec", 0.01, {"surrogate_rate": 0.001}, 0.1093),
     "SONG@20": ("song_at_k", 0.1, {"gamma": 0.9, "eta": 0.001}, 0.0650),
     "SONG@20, rank = mean": ("song_at_k", 0.1, {"gamma": 0.9, "eta": 0.001, "rank": "mean"}, 0.0650),
 }

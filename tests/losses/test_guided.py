@@ -148,7 +148,7 @@ def test_without_guidance_the_scores_get_the_gradient_of_binary_cross_entropy():
 def test_the_network_learns_to_predict_dcg():
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        loss = GuidedRec()
+        loss = GuidedRec(surrogate_rate=0.01)
         optimizer = torch.optim.Adam(loss.parameter_groups(0.1))
         assert optimizer.param_groups[0]["lr"] == 0.01
         for _ in range(60):

@@ -241,7 +241,7 @@ def test_the_module_keeps_one_average_a_positive_and_moves_it_step_by_step():
     averages = [-1.0] * 9
     for seed in range(3):
         p = {**problem(seed), "owner": problem(0)["owner"]}
-        found = loss(**p, pair=pair)
+        found = loss(**p, query=torch.arange(p["negative"].size(0)), pair=pair)
         value, _, _, averages = slow(p, averages, 0.3, [1.0] * 9)
         assert_close(found, value)
         assert_close(loss.g[pair], torch.tensor(averages, dtype=torch.float64))
@@ -253,7 +253,8 @@ def test_the_module_keeps_one_average_a_positive_and_moves_it_step_by_step():
 def test_an_average_of_a_positive_without_negatives_stays():
     loss = SONG(n_positives=2, n_items=N_ITEMS, gamma=0.5)
     loss.g.copy_(torch.tensor([5.0, -1.0]))
-    loss(torch.zeros(2), torch.zeros(2, 3), mask=torch.ones(2, 3, dtype=torch.bool), pair=torch.tensor([0, 1]))
+    mask, both = torch.ones(2, 3, dtype=torch.bool), torch.arange(2)
+    loss(torch.zeros(2), torch.zeros(2, 3), mask=mask, query=both, pair=both)
     assert_close(loss.g, torch.tensor([5.0, -1.0]))
 
 
@@ -270,7 +271,7 @@ def test_positives_without_negatives_leave_each_other_alone(rank):
 
 def test_of_a_positive_that_comes_twice_the_first_average_is_kept():
     loss = SONG(n_positives=1, n_items=2, gamma=1.0)
-    loss(torch.zeros(2), torch.tensor([[1.0], [2.0]]), pair=torch.tensor([0, 0]))
+    loss(torch.zeros(2), torch.tensor([[1.0], [2.0]]), query=torch.arange(2), pair=torch.tensor([0, 0]))
     assert_close(loss.g, torch.tensor([1.0 + 4.0]))
 
 

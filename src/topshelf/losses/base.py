@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from topshelf.errors import ConfigError, one_of
 
 Reduction = Literal["mean", "sum", "none"]
+Negatives = Literal["auto", "catalogue", "shared", "per_query", "in_batch"]
 Ranges = dict[str, tuple[float | int | str, ...]]
 
 # The paper's search space of its optimizer, for every loss; "dot" losses go one step lower.
@@ -138,7 +139,7 @@ class Loss(nn.Module):
     k: int
     threshold: Tensor
     preferred_score: ClassVar[Literal["cosine", "dot"]] = "cosine"
-    preferred_negatives: ClassVar[Literal["auto", "catalogue", "shared", "per_query", "in_batch"]] = "auto"
+    preferred_negatives: ClassVar[Negatives] = "auto"
     n_negatives: ClassVar[int] = 1000
     effective_n: ClassVar[int | Literal["catalogue"] | None] = None
     pair_copies: int = 12

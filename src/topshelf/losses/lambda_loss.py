@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from topshelf.losses.base import (
     DOT_RATES,
     Extras,
     Loss,
+    Negatives,
     Ranges,
     Reduction,
     margins,
@@ -230,144 +231,78 @@ def lambdaloss_at_k_s_loss(
     )
 
 
-class LambdaRank(Loss):
-    """Module form of :func:`lambdarank_loss`."""
+class _Lambda(Loss):
+    """What the modules share. Their settings are those of their formulas."""
 
-    formula = staticmethod(lambdarank_loss)
     ranges: ClassVar[Ranges] = _RANGES
     needs_whole_queries = True
     pair_copies = 20
     preferred_score = "dot"
-    preferred_negatives = "catalogue"
+    preferred_negatives: ClassVar[Negatives] = "catalogue"
+
+    def __init__(self, reduction: Reduction, **settings: Any) -> None:
+        super().__init__(reduction)
+        self.settings = settings
+
+    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
+        return self.formula(
+            positive, negative, owner, query=extras.query, mask=extras.mask, log_q=extras.log_q, **self.settings
+        )
+
+
+class LambdaRank(_Lambda):
+    """Module form of :func:`lambdarank_loss`."""
+
+    formula = staticmethod(lambdarank_loss)
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
 
-    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        return lambdarank_loss(positive, negative, owner, query=extras.query, mask=extras.mask, log_q=extras.log_q)
 
-
-class LambdaLoss(Loss):
+class LambdaLoss(_Lambda):
     """Module form of :func:`lambdaloss_loss`."""
 
     formula = staticmethod(lambdaloss_loss)
-    ranges: ClassVar[Ranges] = _RANGES
-    needs_whole_queries = True
-    pair_copies = 20
-    preferred_score = "dot"
-    preferred_negatives = "catalogue"
 
     def __init__(self, *, form: Form = "paper", reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
-        self.form: Form = one_of("form", form, FORMS)
-
-    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        return lambdaloss_loss(
-            positive, negative, owner, form=self.form, query=extras.query, mask=extras.mask, log_q=extras.log_q
-        )
+        super().__init__(reduction, form=one_of("form", form, FORMS))
 
 
-class LambdaLossAtK(Loss):
+class LambdaLossAtK(_Lambda):
     """Module form of :func:`lambdaloss_at_k_loss`."""
 
     formula = staticmethod(lambdaloss_at_k_loss)
-    ranges: ClassVar[Ranges] = _RANGES
-    needs_whole_queries = True
-    pair_copies = 20
-    preferred_score = "dot"
-    preferred_negatives = "catalogue"
 
     def __init__(self, k: int = 20, *, form: Form = "paper", reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
-        self.k = at_least("k", k, 1)
-        self.form: Form = one_of("form", form, FORMS)
-
-    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        return lambdaloss_at_k_loss(
-            positive,
-            negative,
-            owner,
-            k=self.k,
-            form=self.form,
-            query=extras.query,
-            mask=extras.mask,
-            log_q=extras.log_q,
-        )
+        super().__init__(reduction, k=at_least("k", k, 1), form=one_of("form", form, FORMS))
 
 
-class LambdaRankS(Loss):
+class LambdaRankS(_Lambda):
     """Module form of :func:`lambdarank_s_loss`."""
 
     formula = staticmethod(lambdarank_s_loss)
-    ranges: ClassVar[Ranges] = _RANGES
-    needs_whole_queries = True
-    pair_copies = 20
-    preferred_score = "dot"
     preferred_negatives = "per_query"
 
     def __init__(self, n_items: int, *, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
-        self.n_items = at_least("n_items", n_items, 1)
-
-    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        return lambdarank_s_loss(
-            positive, negative, owner, n_items=self.n_items, query=extras.query, mask=extras.mask, log_q=extras.log_q
-        )
+        super().__init__(reduction, n_items=at_least("n_items", n_items, 1))
 
 
-class LambdaLossS(Loss):
+class LambdaLossS(_Lambda):
     """Module form of :func:`lambdaloss_s_loss`."""
 
     formula = staticmethod(lambdaloss_s_loss)
-    ranges: ClassVar[Ranges] = _RANGES
-    needs_whole_queries = True
-    pair_copies = 20
-    preferred_score = "dot"
     preferred_negatives = "per_query"
 
     def __init__(self, n_items: int, *, form: Form = "paper", reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
-        self.n_items = at_least("n_items", n_items, 1)
-        self.form: Form = one_of("form", form, FORMS)
-
-    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        return lambdaloss_s_loss(
-            positive,
-            negative,
-            owner,
-            n_items=self.n_items,
-            form=self.form,
-            query=extras.query,
-            mask=extras.mask,
-            log_q=extras.log_q,
-        )
+        super().__init__(reduction, n_items=at_least("n_items", n_items, 1), form=one_of("form", form, FORMS))
 
 
-class LambdaLossAtKS(Loss):
+class LambdaLossAtKS(_Lambda):
     """Module form of :func:`lambdaloss_at_k_s_loss`."""
 
     formula = staticmethod(lambdaloss_at_k_s_loss)
-    ranges: ClassVar[Ranges] = _RANGES
-    needs_whole_queries = True
-    pair_copies = 20
-    preferred_score = "dot"
     preferred_negatives = "per_query"
 
     def __init__(self, n_items: int, k: int = 20, *, form: Form = "paper", reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
-        self.n_items = at_least("n_items", n_items, 1)
-        self.k = at_least("k", k, 1)
-        self.form: Form = one_of("form", form, FORMS)
-
-    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        return lambdaloss_at_k_s_loss(
-            positive,
-            negative,
-            owner,
-            n_items=self.n_items,
-            k=self.k,
-            form=self.form,
-            query=extras.query,
-            mask=extras.mask,
-            log_q=extras.log_q,
-        )
+        n_items, k = at_least("n_items", n_items, 1), at_least("k", k, 1)
+        super().__init__(reduction, n_items=n_items, k=k, form=one_of("form", form, FORMS))
