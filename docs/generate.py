@@ -218,6 +218,8 @@ def _toml(value: Any) -> str:
 def _type(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(f"`{choice}`" for choice in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"list of {_type(get_args(hint)[0])}"
     kinds = [kind for kind in get_args(hint) if kind is not type(None)] if _is_union(hint) else [hint]
     return " or ".join(_type(kind) if get_origin(kind) else kind.__name__ for kind in kinds)
 

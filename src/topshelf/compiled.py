@@ -37,6 +37,7 @@ _LEAST_GROUPS = 256
 _CACHED = 4096
 _HIGHEST_KEY = np.int32(0x7FFFFFFF)
 _LOWEST_KEY = -0x7F7FFFFF  # of the lowest number above -inf
+_MOST_INNER = 1000
 
 
 @numba.njit(fastmath={"contract"})
@@ -308,3 +309,95 @@ def hits(lists: np.ndarray, flags: np.ndarray, starts: np.ndarray, stops: np.nda
             wanted = indices[p]
             for place in range(lists.shape[1]):
                 flags[b, place] = 1.0 if lists[b, place] == wanted else flags[b, place]
+
+
+# An elastic net by coordinate descent. Few weights end above 0: sweeps over all who might are rare, and between them
+# those above 0 settle among themselves, on their own small matrix.
+
+
+@_jit
+def elastic_net(
+    items: np.ndarray,
+    weights: np.ndarray,
+    rounds: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    counts: np.ndarray,
+    diagonal: np.ndarray,
+    l1: float,
+    l2: float,
+    tolerance: float,
+    most_rounds: int,
+) -> None:
+    n_items = diagonal.shape[0]
+    residual, place = np.zeros(n_items, np.float64), np.full(n_items, -1)
+    for b in range(items.shape[0]):
+        own, row = items[b], weights[b]
+        first, last = indptr[own], indptr[own + 1]
+        residual[:] = 0.0
+        residual[indices[first:last]] = counts[first:last]
+        nearest = indices[first:last][np.argsort(-counts[first:last] / (diagonal[indices[first:last]] + l2))]
+        # No weight is below 0, so residuals only fall: who is not above l1 now will never be.
+        candidates = nearest[(nearest != own) & (residual[nearest] > l1)]
+        moved = np.inf
+        while moved > tolerance and rounds[b] < most_rounds:
+            rounds[b] += 1
+            moved = 0.0
+            for i in candidates:
+                best = max(residual[i] + diagonal[i] * row[i] - l1, 0.0) / (diagonal[i] + l2)
+                moved = max(moved, abs(best - row[i]))
+                set_weight(i, best, row, residual, indptr, indices, counts)
+            if moved > tolerance:
+                active = candidates[row[candidates] > 0]
+                settle(active, row, residual, place, indptr, indices, counts, l1, l2, tolerance)
+        if moved > tolerance:
+            rounds[b] = -1
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def set_weight(
+    i: int, value: float, row: np.ndarray, residual: np.ndarray, indptr: np.ndarray, indices: np.ndarray, counts: Any
+) -> None:
+    move = value - row[i]
+    row[i] = value
+    if move != 0.0:
+        for p in range(indptr[i], indptr[i + 1]):
+            residual[indices[p]] -= move * counts[p]
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def settle(
+    active: np.ndarray,
+    row: np.ndarray,
+    residual: np.ndarray,
+    place: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    counts: np.ndarray,
+    l1: float,
+    l2: float,
+    tolerance: float,
+) -> None:
+    """Descent among the active to convergence, or a while; then the residuals of all. ``place`` is lent, all -1."""
+    n = active.shape[0]
+    own, mine, matrix = row[active], residual[active], np.zeros((n, n))
+    place[active] = np.arange(n)
+    for x in range(n):
+        for p in range(indptr[active[x]], indptr[active[x] + 1]):
+            if place[indices[p]] >= 0:
+                matrix[x, place[indices[p]]] = counts[p]
+    place[active] = -1
+    moved, left = np.inf, _MOST_INNER
+    while moved > tolerance and left > 0:
+        moved, left = 0.0, left - 1
+        for x in range(n):
+            size = matrix[x, x]
+            best = max(mine[x] + size * own[x] - l1, 0.0) / (size + l2)
+            move = best - own[x]
+            if move != 0.0:
+                own[x] = best
+                moved = max(moved, abs(move))
+                for y in range(n):
+                    mine[y] -= move * matrix[x, y]
+    for x in range(n):
+        set_weight(active[x], own[x], row, residual, indptr, indices, counts)

@@ -107,6 +107,20 @@ def hits(lists: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     return flags
 
 
+def elastic_net(items: np.ndarray, weights: np.ndarray, gram: tuple[np.ndarray, ...], **settings: Any) -> np.ndarray:
+    """Predict some items by sums of the others with weights >= 0, a row each, by coordinate descent in float64.
+
+    Shapes: items (B,) int64, who is predicted; weights (B, I), zeros, are filled in; gram: indptr (I + 1,), indices
+        and counts of the matrix (I, I) of common users, and its diagonal (I,). Returns the sweeps over all weights
+        that each row took, (B,), -1 where they were too many.
+    Settings: l1, l2, tolerance (of the largest move in a sweep), most_rounds.
+    """
+    rounds = np.zeros(items.size, np.int64)
+    same = dict(zip(("indptr", "indices", "counts", "diagonal"), gram, strict=True))
+    _share_rows(_compiled().elastic_net, items.size, _LEAST_CELLS, items, weights, rounds, **same, **settings)
+    return rounds
+
+
 def _compiled() -> ModuleType:
     # Half a second for numba, and a command that never scores a catalogue need not pay it.
     from topshelf import compiled

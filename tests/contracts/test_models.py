@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 
 import numpy as np
 import polars as pl
@@ -15,11 +16,18 @@ from topshelf.errors import ConfigError
 from topshelf.losses import LOSSES
 from topshelf.models import MODELS
 from topshelf.recommender import Recommender
-from topshelf.training import fit
+from topshelf.training import checkpoint, fit
+from topshelf.training.batches import stream
+from topshelf.training.build import build_loss, build_model, build_objective, resolve
+from topshelf.training.trainer import Trainer
 
 EVERY = pytest.mark.parametrize("name", MODELS)
 TRAINABLE = [name for name, cls in MODELS.items() if not cls.is_closed_form]
 N_BLOCKS, USERS, ITEMS = 4, 20, 24  # users and items of a block
+
+
+def needs_whole_queries(loss: str) -> bool:
+    return build_loss(resolve(make_config({"loss": {"name": loss}})), 2, 2, 2).needs_whole_queries
 
 
 def planted() -> Dataset:
@@ -93,20 +101,68 @@ def test_a_saved_model_recommends_the_same_when_loaded(name, refit, tmp_path):
     assert again.fitted.config == first.fitted.config
 
 
-@pytest.mark.parametrize("name", TRAINABLE)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("order", ["query", "pair"])
-def test_every_loss_trains_the_model_to_finite_values(name, loss, order):
+def test_every_loss_trains_mf_to_finite_values(loss, order):
+    if order == "pair" and needs_whole_queries(loss):
+        pytest.skip("refused: it needs all positives of a user in one batch")
     dataset = planted()
     if order == "pair" and LOSSES[loss].needs_whole_queries:
         with pytest.raises(ConfigError, match="needs all positives of a user in one batch"):
-            fit(config(name, loss, order=order), dataset)
+            fit(config("mf", loss, order=order), dataset)
         return
-    done = fit(config(name, loss, epochs=2, order=order, batch_size=64), dataset)
+    done = fit(config("mf", loss, epochs=2, order=order, batch_size=64), dataset)
     assert all(value.isfinite().all() for value in done.model.state_dict().values())
-    start = fit(config(name, loss, epochs=1, order=order, learning_rate=1e-12), dataset)
+    start = fit(config("mf", loss, epochs=1, order=order, learning_rate=1e-12), dataset)
     moved = [not torch.equal(a, b) for a, b in zip(done.model.parameters(), start.model.parameters(), strict=True)]
     assert all(moved)
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_step_of_every_loss_moves_every_parameter(name, loss):
+    settings = resolve(config(name, loss, batch_size=64))
+    positives = planted().split.train.ragged()
+    model = build_model(settings, N_BLOCKS * USERS, N_BLOCKS * ITEMS)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    objective = build_objective(settings, model, positives)
+    trainer = Trainer(objective, positives, settings.train, threshold=settings.threshold, seed=0)
+    trainer.loss.begin_epoch(1)
+    trainer._step(next(iter(trainer.batches.epoch(stream(0)))), 1, 0)
+    for key, value in model.named_parameters():
+        assert value.isfinite().all()
+        assert not torch.equal(value, before[key]), key
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_what_is_kept_of_a_model_is_its_parameters_and_nothing_of_the_data(name, tmp_path):
+    done = fit(config(name, epochs=1, checkpoint_seconds=0.0), planted(), out=tmp_path / "run")
+    parameters = dict(done.model.named_parameters())
+    assert done.model.state_dict().keys() == parameters.keys()
+    kept = checkpoint.load(tmp_path / "run" / "model.safetensors")["model"]
+    trainer = checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")["trainer"]
+    for state in (kept, trainer["model"], trainer["best_weights"]):
+        assert {key: value.shape for key, value in state.items()} == {k: v.shape for k, v in parameters.items()}
+
+
+@EVERY
+def test_search_ranges_name_settings_and_values_that_it_takes(name):
+    for key, values in MODELS[name].ranges.items():
+        section, setting = key.split(".")
+        assert len(set(values)) == len(values) > 1
+        for value in values:
+            component = {"name": name, setting: value} if section == "model" else {"name": name}
+            more = {} if section == "model" else {section: {setting: value}}
+            settings = resolve(make_config({"model": component, **more}))
+            build_model(settings, 3, 4)
+
+
+@EVERY
+def test_its_documentation_says_when_to_use_it_and_what_it_costs(name):
+    text = inspect.getdoc(MODELS[name])
+    assert text.partition("\n\n")[0].endswith(".")
+    for word in ("Use when:", "Cost:"):
+        assert word in text
 
 
 @EVERY

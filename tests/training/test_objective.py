@@ -13,8 +13,8 @@ from topshelf.catalogue import CatalogueHead, Workspace
 from topshelf.config import make_config
 from topshelf.data import Dataset, generate, make_split
 from topshelf.errors import ConfigError
-from topshelf.losses import BPR, LOSSES, SLatK, SoftmaxLoss
-from topshelf.models import MF
+from topshelf.losses import BPR, LOSSES, DirectAU, SLatK, SoftmaxLoss
+from topshelf.models import MF, Encoded
 from topshelf.negatives import NEGATIVES, Catalogue, InBatch, PerQuery, Shared
 from topshelf.ragged import ragged_from_pairs
 from topshelf.training import fit
@@ -366,3 +366,53 @@ def test_half_width_products_are_for_losses_by_blocks_and_processors_that_have_t
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     with pytest.raises(ConfigError, match="needs a processor with bfloat16 products"):
         build_objective(config, build_model(config, 20, 30), split.train.ragged())
+
+
+class WithLossOfItsOwn(MF):
+    """MF that also wants short vectors of the batch's queries and positives."""
+
+    def encode_batch(self, query, owner, item):
+        queries, items = self.encode(query)
+        return Encoded(
+            queries, items, 0.3 * (self.query_vectors[query] ** 2).sum() + (self.item_vectors[item] ** 2).sum()
+        )
+
+
+@ORDERS
+@pytest.mark.parametrize(
+    ("make", "negatives", "path"),
+    [
+        (slatk, Catalogue(), "by_blocks"),
+        (BPR, Catalogue(), "by_pairs"),
+        (BPR, PerQuery(3), "by_pairs"),
+        (slatk, Shared(6), None),
+        (DirectAU, Catalogue(), None),
+    ],
+)
+def test_a_models_own_loss_is_added_to_the_loss_and_to_its_gradients(positives, order, make, negatives, path):
+    torch.manual_seed(2)
+    found = []
+    for cls in (MF, WithLossOfItsOwn):
+        torch.manual_seed(2)
+        model = cls(N_QUERIES, N_ITEMS, dim=4, init="normal").double()
+        objective = Objective(model, make(), negatives, positives, effective_n=20)
+        assert (objective.by_blocks, objective.by_pairs) == (path == "by_blocks", path == "by_pairs")
+        batch = a_batch(positives, order, repeat=not objective.shares_negatives)
+        number, _ = objective.backward(batch, stream(0))
+        value, _ = objective(batch, stream(0))
+        assert number == pytest.approx(value.item())
+        found.append((number, [parameter.grad for parameter in model.parameters()]))
+    own = 0.3 * (model.query_vectors[batch.query] ** 2).sum() + (model.item_vectors[batch.item] ** 2).sum()
+    assert found[1][0] == pytest.approx(found[0][0] + own.item())
+    expected = [
+        plain + more for plain, more in zip(found[0][1], torch.autograd.grad(own, model.parameters()), strict=True)
+    ]
+    assert_close(found[1][1], expected)
+
+
+def test_the_model_is_given_the_positives_before_the_first_step(positives):
+    attached = []
+    model = MF(N_QUERIES, N_ITEMS, dim=4)
+    model.attach = attached.append
+    Objective(model, BPR(), Catalogue(), positives)
+    assert attached == [positives]

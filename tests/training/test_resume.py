@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from topshelf.config import make_config, merged
 from topshelf.data import generate, make_split
 from topshelf.data.datasets import Dataset
-from topshelf.training import StoppedEarly, checkpoint, fit, resume
+from topshelf.training import StoppedEarly, checkpoint, fit, load, resume
 from topshelf.training import phases as phases_module
 from topshelf.training.folder import RunFolder
 
@@ -104,6 +104,14 @@ class StopAfter:
         {"loss": {"name": "slatk"}, "train": {"refit": "all"}},
         {"loss": {"name": "slatk"}, "train": {"optimizer": "row_adam"}},
         {"loss": {"name": "softmax"}, "model": {"score": "dot"}, "train": {"optimizer": "row_adam"}},
+        # Noise of the model's own, graphs and histories.
+        {"model": {"name": "xsimgcl", "n_contrast": 20}, "train": {"refit": True}},
+        {"model": {"name": "xsimgcl", "variant": "slatk"}, "loss": {"name": "bpr"}, "train": {"order": "pair"}},
+        {"model": {"name": "simgcl"}, "loss": {"name": "directau"}},
+        {"model": {"name": "lightgcn"}, "train": {"refit": "all"}},
+        {"model": {"name": "lightgcn_pp"}},
+        {"model": {"name": "ncf"}, "train": {"optimizer": "row_adam"}},
+        {"model": {"name": "simplex"}, "loss": {"name": "ccl"}, "train": {"refit": True}},
         pytest.param(
             {"loss": {"name": "slatk"}, "train": {"precision": "bfloat16"}},
             marks=pytest.mark.skipif(
@@ -130,6 +138,20 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(tmp_path, dataset, settin
     monkeypatch.undo()
     resume(tmp_path / "parts")
     assert_same(state_of(tmp_path / "whole"), state_of(tmp_path / "parts"))
+
+
+@pytest.mark.parametrize("name", ["lightgcn", "simplex"])
+def test_a_run_stopped_in_its_refit_is_loaded_as_it_was_before(tmp_path, dataset, name, monkeypatch):
+    config = make_config(merged(SMALL, {"model": {"name": name}, "train": {"patience": 0}}))
+    refitted = make_config(merged(config.model_dump(), {"train": {"refit": "all"}}))
+    in_turn = iter([StopAfter(1000), StopAfter(3)])  # training ends, the refit does not
+    monkeypatch.setattr(phases_module, "stop_on_signals", lambda: nullcontext(next(in_turn)))
+    with pytest.raises(StoppedEarly):
+        fit(refitted, dataset, out=tmp_path / "run")
+    monkeypatch.undo()
+    assert checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")["phase"] == "refit"
+    first_phase, kept = fit(config, dataset).model.encode(), load(tmp_path / "run").model.encode()
+    assert_close(kept, first_phase, rtol=0, atol=0)
 
 
 ARGUMENTS = [

@@ -12,6 +12,7 @@ from rich.console import Console
 from topshelf.cli import data
 from topshelf.cli.commands import demo, evaluate, losses, recommend, train
 from topshelf.cli.diagnose import diagnose
+from topshelf.cli.tune import tune
 from topshelf.errors import TopshelfError, TrainingError
 from topshelf.training import StoppedEarly
 
@@ -46,6 +47,7 @@ app.command()(recommend)
 app.command()(losses)
 app.command()(demo)
 app.command()(diagnose)
+app.command()(tune)
 
 
 def main() -> None:

@@ -3,11 +3,50 @@
 ``MODELS`` names every model for the command line, the configuration and the contract tests.
 """
 
-from topshelf.models.base import HistoryRows, Model
+from topshelf.models.base import Encoded, HistoryRows, Model
 from topshelf.models.classics import Popularity
+from topshelf.models.ials import IALS
+from topshelf.models.lightgcn import LightGCN, LightGCNPlusPlus
 from topshelf.models.linear import EASE
 from topshelf.models.mf import MF
+from topshelf.models.ncf import NCF
+from topshelf.models.neighbours import ItemKNN, RP3beta
+from topshelf.models.simgcl import SimGCL, XSimGCL
+from topshelf.models.simplex import SimpleX
+from topshelf.models.slim import SLIM
 
-__all__ = ["EASE", "MF", "MODELS", "HistoryRows", "Model", "Popularity"]
+__all__ = [
+    "EASE",
+    "IALS",
+    "MF",
+    "MODELS",
+    "NCF",
+    "SLIM",
+    "Encoded",
+    "HistoryRows",
+    "ItemKNN",
+    "LightGCN",
+    "LightGCNPlusPlus",
+    "Model",
+    "Popularity",
+    "RP3beta",
+    "SimGCL",
+    "SimpleX",
+    "XSimGCL",
+]
 
-MODELS: dict[str, type[Model]] = {"mf": MF, "ease": EASE, "popularity": Popularity}
+MODELS: dict[str, type[Model]] = {
+    "mf": MF,
+    "lightgcn": LightGCN,
+    "lightgcn_pp": LightGCNPlusPlus,
+    "simgcl": SimGCL,
+    "xsimgcl": XSimGCL,
+    "ncf": NCF,
+    "simplex": SimpleX,
+    "ease": EASE,
+    "slim": SLIM,
+    "ials": IALS,
+    "itemknn": ItemKNN,
+    "rp3beta": RP3beta,
+    "popularity": Popularity,
+}

@@ -6,7 +6,7 @@ ones have ``fit``. Both are ``nn.Module``s, so that both are saved and loaded th
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,26 @@ from torch import Tensor, nn
 from topshelf.errors import at_least
 from topshelf.ragged import Ragged
 
+Ranges = dict[str, tuple[float | int | str, ...]]
+
+
+class Encoded(NamedTuple):
+    """What a training step sees of a model."""
+
+    queries: Tensor  # (Q, d), of the batch
+    items: Tensor  # (I, d), of all items
+    auxiliary: Tensor | None = None  # a loss of the model's own, one number, that the step adds to the loss
+
 
 class Model(nn.Module):
     """Base of every model. ``is_closed_form`` models are fitted once instead of trained.
 
-    With ``sparse_rows``, tables that a step reads by rows have sparse gradients, for an optimizer that wants them.
+    ``ranges``: what is searched when the model is tuned, by the names of a run's settings. With ``sparse_rows``, tables
+    that a step reads by rows have sparse gradients, for an optimizer that wants them.
     """
 
     is_closed_form: ClassVar[bool] = False
+    ranges: ClassVar[Ranges] = {}
     sparse_rows: bool = False
 
     def __init__(self, n_queries: int, n_items: int) -> None:
@@ -30,15 +42,28 @@ class Model(nn.Module):
         self.n_items = at_least("n_items", n_items, 1)
 
     def encode(self, rows: Tensor | None = None) -> tuple[Tensor | HistoryRows, Tensor]:
-        """Vectors of the queries ``rows`` (default all), (Q, d), and of all items, (I, d)."""
+        """Vectors of the queries ``rows`` (default all), (Q, d), and of all items, (I, d): the same at every call."""
         raise NotImplementedError
+
+    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:  # noqa: ARG002  for those that override it
+        """The vectors of a training step, called once a step, with the model's own loss of the batch if it has one.
+
+        Shapes: query (Q,), the batch's queries; item (P,), their positives; owner (P,), which of the Q each belongs to.
+        Noise belongs here and never in :meth:`encode`; it comes from torch's global generator, which every step seeds.
+        """
+        queries, items = self.encode(query)
+        assert isinstance(queries, Tensor)
+        return Encoded(queries, items)
 
     def fit(self, positives: Ragged) -> None:
         """Closed-form models only: find the parameters from each query's positives."""
         raise NotImplementedError
 
     def attach(self, positives: Ragged) -> None:
-        """Give the model the histories that its query vectors are made of, where it needs them."""
+        """Give the model the training positives that its vectors are made of, where it needs them.
+
+        Called before the first step and after loading: what is made of them is never in ``state_dict``.
+        """
 
 
 class HistoryRows:

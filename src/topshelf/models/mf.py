@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from topshelf.errors import at_least, one_of
 from topshelf.models.base import Model
-from topshelf.models.unit import unit_rows
+from topshelf.models.tables import Init, Score, checked_score, for_score, new_tables
 
 
 class MF(Model):
@@ -22,25 +18,12 @@ class MF(Model):
     """
 
     def __init__(
-        self,
-        n_queries: int,
-        n_items: int,
-        *,
-        dim: int = 64,
-        score: Literal["cosine", "dot"] = "cosine",
-        init: Literal["xavier", "normal"] = "xavier",
+        self, n_queries: int, n_items: int, *, dim: int = 64, score: Score = "cosine", init: Init = "xavier"
     ) -> None:
         super().__init__(n_queries, n_items)
-        self.dim = at_least("dim", dim, 1)
-        self.score = one_of("score", score, ("cosine", "dot"))
-        one_of("init", init, ("xavier", "normal"))
-        self.query_vectors = nn.Parameter(torch.empty(n_queries, dim))
-        self.item_vectors = nn.Parameter(torch.empty(n_items, dim))
-        for table in self.parameters():
-            nn.init.normal_(table) if init == "normal" else nn.init.xavier_uniform_(table)
+        self.score = checked_score(score)
+        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
 
     def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         queries = self.query_vectors if rows is None else F.embedding(rows, self.query_vectors, sparse=self.sparse_rows)
-        if self.score == "dot":
-            return queries, self.item_vectors
-        return unit_rows(queries), unit_rows(self.item_vectors)
+        return for_score(self.score, queries, self.item_vectors)

@@ -124,7 +124,8 @@ def _initial_values(seed: int, *path: int) -> Iterator[None]:
 
 
 def _with(component: Component, **settings: Any) -> Component:
-    return Component.model_validate({"name": component.name, **component.settings, **settings})
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}  # as in TOML
+    return Component.model_validate({"name": component.name, **component.settings, **plain})
 
 
 def _parameters(cls: type[Any]) -> set[str]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from topshelf.catalogue import Block, CatalogueHead, Workspace, log_partition
 from topshelf.errors import ConfigError
 from topshelf.losses import Loss
-from topshelf.models import Model
+from topshelf.models import Encoded, Model
 from topshelf.negatives import Catalogue, Draw, InBatch, Negatives, PerQuery, Population, Shared, sampled_scores
 from topshelf.ragged import Ragged
 from topshelf.thresholds import counted_step
@@ -54,6 +54,7 @@ class Objective:
         half: bool = False,
     ) -> None:
         self.model, self.loss, self.negatives = model, loss, negatives
+        model.attach(positives)
         self.population = Population.of(positives, model.n_items)
         if loss.reduction != "mean":
             raise ConfigError(
@@ -74,7 +75,7 @@ class Objective:
         return not isinstance(self.negatives, PerQuery)
 
     def backward(self, batch: Batch, generator: torch.Generator, in_step: InStep = None) -> tuple[float, Scored]:
-        """The loss as a number, its gradients added to the parameters'.
+        """The loss as a number, the model's own with it, and its gradients added to the parameters'.
 
         ``in_step`` moves the thresholds of the batch's queries before the loss is taken (only where ``by_blocks``). A
         loss that is not finite leaves the model's gradients alone.
@@ -85,21 +86,22 @@ class Objective:
             if math.isfinite(number):
                 value.backward()
             return number, scored
-        queries, items = self.model.encode(batch.query)
-        assert isinstance(queries, Tensor)
-        scored = Scored(queries.detach(), items.detach())
+        encoded = self._encode(batch)
+        scored = Scored(encoded.queries.detach(), encoded.items.detach())
         gradients: tuple[Tensor, Tensor] | None
         if self.by_blocks:
             number, gradients = self._by_blocks(batch, scored, in_step)
         else:
             draw = self.negatives.draw(batch.positives, batch.item, self.population, generator)
             number, gradients = self._by_pairs(batch, draw, scored)
+        if encoded.auxiliary is not None:
+            number += encoded.auxiliary.item()
         if gradients is not None and math.isfinite(number):
-            to_queries, to_items = gradients  # the first is copied: a sparse gradient would keep the head's buffer
-            torch.autograd.backward(
-                [queries, items], [to_queries.to(queries.dtype, copy=True), to_items.to(items.dtype)]
-            )
+            _backward(encoded, *gradients)
         return number, scored
+
+    def _encode(self, batch: Batch) -> Encoded:
+        return self.model.encode_batch(batch.query, batch.owner, batch.item)
 
     @property
     def by_blocks(self) -> bool:
@@ -186,9 +188,8 @@ class Objective:
         return blocks
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Scored]:
-        """The differentiable loss, in one piece."""
-        queries, items = self.model.encode(batch.query)
-        assert isinstance(queries, Tensor)
+        """The differentiable loss, in one piece, the model's own with it."""
+        queries, items, auxiliary = self._encode(batch)
         if "item_vector" in self.loss.needs:
             value = self._vectors_loss(batch, queries, items)
         else:
@@ -198,6 +199,8 @@ class Objective:
                 self._check_dense(batch.item.numel() * (items.size(0) if draw.items is None else draw.items.size(-1)))
             take = self._partition_of_draw if by_partition else self._pairs_loss
             value = take(batch, draw, queries, items)
+        if auxiliary is not None:
+            value = value + auxiliary
         return value, Scored(queries.detach(), items.detach())
 
     def _partition_of_draw(self, batch: Batch, draw: Draw, queries: Tensor, items: Tensor) -> Tensor:
@@ -267,6 +270,17 @@ class Objective:
         if draw.log_q is not None:
             return draw.log_q + scale
         return negative.new_full((1,), scale) if scale else None
+
+
+def _backward(encoded: Encoded, to_queries: Tensor, to_items: Tensor) -> None:
+    """One pass back through the model, from the gradients of its two tables and from its own loss."""
+    queries, items, auxiliary = encoded
+    # The first is copied: a sparse gradient would keep the head's buffer.
+    gradients = [to_queries.to(queries.dtype, copy=True), to_items.to(items.dtype)]
+    if auxiliary is None:
+        torch.autograd.backward([queries, items], gradients)
+    else:
+        torch.autograd.backward([queries, items, auxiliary], [*gradients, torch.ones_like(auxiliary)])
 
 
 def _positive_scores(batch: Batch, queries: Tensor, items: Tensor) -> Tensor:

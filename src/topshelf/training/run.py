@@ -140,7 +140,9 @@ def load(out: str | Path) -> Fitted:
         outcome = Outcome(model, *(state[name] for name in ("best_epoch", "seconds", "valid_score", "measured")))
     except (KeyError, RuntimeError) as error:
         raise CheckpointError(f"{folder.model} does not fit its config: {error}") from None
-    model.attach(Lists.of(dataset.split, "cpu").histories(config))
+    lists = Lists.of(dataset.split, "cpu")
+    # Until a run is finished its model is that of the first phase, which has seen train alone.
+    model.attach(lists.histories(config) if folder.metrics.exists() else lists.train)
     return Fitted(config, dataset, **vars(outcome))
 
 

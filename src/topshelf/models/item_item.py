@@ -1,0 +1,114 @@
+"""What item-item models share: a query is the items it has, and each of them speaks for others with a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from topshelf import kernels
+from topshelf.errors import ConfigError
+from topshelf.models.base import HistoryRows, Model
+from topshelf.ragged import Ragged
+
+BLOCK = 1 << 26  # bytes of weights that are dense at once while a model is fitted
+_TABLE_CELL = 4  # bytes: the weights are scored as a dense float32 table
+
+
+class SparseItemItem(Model):
+    """Base of the item-item models with few weights an item; a subclass has ``find``.
+
+    Weights are kept, and saved, as lists: item j is scored by ``indices[indptr[j]:indptr[j + 1]]``. Scoring makes them
+    a dense table, 4 n_items^2 bytes; a catalogue whose table exceeds ``memory`` bytes is refused.
+    """
+
+    is_closed_form: ClassVar[bool] = True
+    indptr: Tensor  # (n_items + 1,), a buffer
+    indices: Tensor  # (n_weights,), a buffer: items that speak
+    values: Tensor  # (n_weights,), a buffer: their weights
+
+    def __init__(self, n_queries: int, n_items: int, memory: float) -> None:
+        super().__init__(n_queries, n_items)
+        check_memory(type(self).__name__, n_items, _TABLE_CELL * n_items**2, memory)
+        self.memory = memory
+        self.register_buffer("indptr", torch.zeros(n_items + 1, dtype=torch.int64))
+        self.register_buffer("indices", torch.zeros(0, dtype=torch.int32))
+        self.register_buffer("values", torch.zeros(0))
+        self._positives: Ragged | None = None
+
+    def find(self, histories: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+        """The weights (n_items, n_items) from histories (n_queries, n_items): row j has those that item j is scored by.
+
+        The diagonal is 0: no item speaks for itself.
+        """
+        raise NotImplementedError
+
+    def fit(self, positives: Ragged) -> None:
+        found = self.find(history_matrix(positives, self.n_items))
+        device = self.values.device
+        self.indptr = torch.from_numpy(found.indptr.astype(np.int64)).to(device)
+        self.indices = torch.from_numpy(found.indices.astype(np.int32)).to(device)
+        self.values = torch.from_numpy(found.data.astype(np.float32)).to(device)
+        self.attach(positives)
+
+    def attach(self, positives: Ragged) -> None:
+        self._positives = positives
+
+    def encode(self, rows: Tensor | None = None) -> tuple[Tensor | HistoryRows, Tensor]:
+        assert self._positives is not None, "attach histories first"
+        histories = HistoryRows(self._positives, self.n_items)
+        lists = Ragged(self.indptr, self.indices.long())
+        table = torch.zeros(self.n_items, self.n_items, device=self.values.device)
+        table[lists.owner(), lists.indices] = self.values
+        return (histories if rows is None else histories[rows]), table
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
+        """How many weights there are is known only now."""
+        for name in ("indices", "values"):
+            if (stored := state.get(prefix + name)) is not None:
+                setattr(self, name, getattr(self, name).new_empty(stored.shape))
+        super()._load_from_state_dict(state, prefix, *more)
+
+
+def check_memory(what: str, n_items: int, needed: float, memory: float) -> None:
+    """Refuse what does not fit, before anything is made."""
+    if not needed <= memory:
+        raise ConfigError(
+            f"{what} over {n_items} items needs {needed / 1e9:.1f} GB, and memory allows {memory / 1e9:.1f} GB; "
+            "raise model.memory if the machine has it, drop rare items (data.core), or use --model mf"
+        )
+
+
+def history_matrix(positives: Ragged, n_items: int) -> scipy.sparse.csr_array:
+    """A row of ones and zeros for each query, (n_queries, n_items) float64."""
+    indptr, indices = positives.indptr.cpu().numpy(), positives.indices.cpu().numpy()
+    return scipy.sparse.csr_array((np.ones(indices.size), indices, indptr), shape=(len(positives), n_items))
+
+
+def blocks(n_items: int, size: int) -> list[slice]:
+    """Rows of a matrix of float64 (n_items, n_items), so many at a time as fit the size."""
+    width = max(1, size // (8 * n_items))
+    return [slice(start, min(start + width, n_items)) for start in range(0, n_items, width)]
+
+
+def strongest(weights: Callable[[slice], np.ndarray], n_items: int, k: int) -> scipy.sparse.csr_array:
+    """The k largest weights above 0 of each row, of equal ones the first; the diagonal is left out.
+
+    ``weights`` gives some rows of the matrix (n_items, n_items), dense.
+    """
+    k = min(k, n_items)
+    values, indices = torch.full((n_items, k), -torch.inf), torch.full((n_items, k), -1)
+    for rows in blocks(n_items, BLOCK):
+        tile = torch.from_numpy(weights(rows).astype(np.float32))
+        tile[tile <= 0] = -torch.inf
+        tile.diagonal(rows.start).fill_(-torch.inf)
+        kernels.keep_best(tile, values[rows], indices[rows])
+    is_there = values > -torch.inf
+    indptr = np.concatenate([[0], is_there.sum(1).cumsum(0).numpy()])
+    return scipy.sparse.csr_array(
+        (values[is_there].numpy(), indices[is_there].numpy(), indptr), shape=(n_items, n_items)
+    )

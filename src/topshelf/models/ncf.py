@@ -1,0 +1,59 @@
+"""Vectors corrected by networks of their own: NCF as two tables."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from topshelf.errors import at_least
+from topshelf.models.base import Encoded, Model
+from topshelf.models.tables import Init, Score, checked_score, for_score, new_tables
+
+
+class NCF(Model):
+    r"""Vectors and a network for users, vectors and a network for items; what they add up to is scored as in MF.
+
+    .. math:: q_u = e_u + f(e_u), \quad v_i = e_i + g(e_i); \qquad f, g:\ \mathbb{R}^d \to \mathrm{hidden} \to
+        \mathbb{R}^d
+
+    with a ReLU after every layer, the last one too. NCF's own network takes a user and an item together and cannot rank
+    a catalogue by products; this is the form that the benchmark of the SL@K paper has.
+    Use when: that benchmark's NCF is to be compared with.   Cost: MF's, and the item network over all items a step.
+    Paper: He et al., Neural collaborative filtering, WWW 2017.
+    Settings: ``hidden``, the widths between; ``dim``, ``score`` and ``init`` as in MF.
+    """
+
+    def __init__(
+        self,
+        n_queries: int,
+        n_items: int,
+        *,
+        dim: int = 64,
+        hidden: tuple[int, ...] = (32, 16, 8),
+        score: Score = "cosine",
+        init: Init = "xavier",
+    ) -> None:
+        super().__init__(n_queries, n_items)
+        self.score = checked_score(score)
+        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
+        widths = [dim, *(at_least("hidden", width, 1) for width in hidden), dim]
+        self.query_network, self.item_network = _network(widths), _network(widths)
+
+    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # All rows even for some: a product of other size may differ in the last bit.
+        queries, items = self._scored(self.query_vectors)
+        return (queries if rows is None else queries[rows]), items
+
+    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:  # noqa: ARG002
+        return Encoded(*self._scored(F.embedding(query, self.query_vectors, sparse=self.sparse_rows)))
+
+    def _scored(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        items: Tensor = self.item_vectors
+        return for_score(self.score, queries + self.query_network(queries), items + self.item_network(items))
+
+
+def _network(widths: list[int]) -> nn.Sequential:
+    layers = ((nn.Linear(before, after), nn.ReLU()) for before, after in itertools.pairwise(widths))
+    return nn.Sequential(*itertools.chain.from_iterable(layers))

@@ -1,0 +1,190 @@
+"""Graph models that also learn to recognise a node through noise: SimGCL and XSimGCL."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from topshelf.catalogue import log_partition
+from topshelf.errors import at_least, at_most, one_of, positive
+from topshelf.models.base import Encoded, Model, Ranges
+from topshelf.models.graph import Graph, attached, mean_tables
+from topshelf.models.tables import Score, checked_score, for_score, new_tables
+from topshelf.models.unit import unit_rows
+from topshelf.ragged import Ragged
+
+Variant = Literal["reference", "slatk"]
+Tables = tuple[Tensor, Tensor]
+
+_RANGES: Ranges = {"model.weight": (0.05, 0.1, 0.2)}  # the SL@K paper's, which does not say what it chose
+
+
+class XSimGCL(Model):
+    r"""LightGCN without its own vectors in the mean, noise at every layer, and a contrast between two layers.
+
+    .. math:: e^{(l+1)} = A e^{(l)} + \epsilon^{(l)}, \quad e = \frac{1}{L} \sum_{l=1}^L e^{(l)}, \qquad
+        \lambda \sum_{V} \frac{1}{|V|} \sum_{v \in V} -\log
+        \frac{\exp(\cos(e_v, e_v^{(l^*)}) / \tau)}{\sum_{w \in V} \exp(\cos(e_v, e_w^{(l^*)}) / \tau)}
+
+    where A is LightGCN's and V the users, then the items, of the batch; the noise ε has length ``noise`` for every
+    node, and is there in training only.
+    Use when: the long tail matters; the contrast spreads vectors out, and costs accuracy where the loss does so already
+    (SL@20 on Health, as published: NDCG@20 0.1332 here, 0.1371 with LightGCN).
+    Cost: LightGCN's with 3 layers, one random number a cell and layer, and contrasts of n_contrast^2 x dim.
+    Paper: Yu et al., XSimGCL: towards extremely simple graph contrastive learning for recommendation, TKDE 2023.
+    Settings: ``n_layers`` L; ``noise``; ``contrast_layer`` l* (0: the vectors themselves); ``temperature`` τ;
+    ``weight`` λ; ``n_contrast``: most users, and items, of a batch that are contrasted, drawn at random (a batch of
+    whole users may hold most of the catalogue); ``variant`` "reference": noise is uniform, so that it stays in the
+    vector's orthant, and each node of the batch counts once; "slatk": as the SL@K paper's code has it, noise is
+    Gaussian and a node counts as often as the batch's pairs have it. ``dim`` and ``score`` as in MF.
+    """
+
+    ranges: ClassVar[Ranges] = _RANGES
+
+    def __init__(
+        self,
+        n_queries: int,
+        n_items: int,
+        *,
+        dim: int = 64,
+        n_layers: int = 3,
+        noise: float = 0.1,
+        contrast_layer: int = 1,
+        temperature: float = 0.1,
+        weight: float = 0.2,
+        n_contrast: int = 2048,
+        variant: Variant = "reference",
+        score: Score = "cosine",
+    ) -> None:
+        super().__init__(n_queries, n_items)
+        self.n_layers, self.noise = at_least("n_layers", n_layers, 1), at_least("noise", noise, 0.0)
+        at_most("contrast_layer", at_least("contrast_layer", contrast_layer, 0), n_layers, "n_layers")
+        self.contrast_layer = contrast_layer
+        self.contrast = Contrast(temperature, weight, n_contrast, variant)
+        self.score = checked_score(score)
+        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim)
+        self._graph: Graph | None = None
+
+    def attach(self, positives: Ragged) -> None:
+        self._graph = Graph(positives, self.n_items, like=self.query_vectors)
+
+    def encode(self, rows: Tensor | None = None) -> Tables:
+        layers = _layers(attached(self._graph, self), (self.query_vectors, self.item_vectors), self.n_layers)
+        queries, items = mean_tables(layers[1:])
+        return for_score(self.score, queries if rows is None else F.embedding(rows, queries), items)
+
+    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:
+        graph, own = attached(self._graph, self), (self.query_vectors, self.item_vectors)
+        layers = _layers(graph, own, self.n_layers, noise=self.noise, variant=self.contrast.variant)
+        queries, items = final = mean_tables(layers[1:])
+        auxiliary = self.contrast(final, layers[self.contrast_layer], query[owner], item)
+        return Encoded(*for_score(self.score, F.embedding(query, queries), items), auxiliary)
+
+
+class SimGCL(Model):
+    r"""XSimGCL's forerunner: vectors without noise for the loss, and a contrast between two noisy passes of their own.
+
+    .. math:: e = \frac{1}{L} \sum_{l=1}^L A^l e^{(0)}, \qquad \lambda \sum_{V} \frac{1}{|V|} \sum_{v \in V} -\log
+        \frac{\exp(\cos(e'_v, e''_v) / \tau)}{\sum_{w \in V} \exp(\cos(e'_v, e''_w) / \tau)}
+
+    Use when: XSimGCL's noise disturbs the loss.
+    Cost: three times XSimGCL's propagation.
+    Paper: Yu et al., Are graph augmentations necessary? Simple graph contrastive learning for recommendation, SIGIR
+    2022.
+    Settings: as in XSimGCL.
+    """
+
+    ranges: ClassVar[Ranges] = _RANGES
+
+    def __init__(
+        self,
+        n_queries: int,
+        n_items: int,
+        *,
+        dim: int = 64,
+        n_layers: int = 3,
+        noise: float = 0.1,
+        temperature: float = 0.1,
+        weight: float = 0.2,
+        n_contrast: int = 2048,
+        variant: Variant = "reference",
+        score: Score = "cosine",
+    ) -> None:
+        super().__init__(n_queries, n_items)
+        self.n_layers, self.noise = at_least("n_layers", n_layers, 1), at_least("noise", noise, 0.0)
+        self.contrast = Contrast(temperature, weight, n_contrast, variant)
+        self.score = checked_score(score)
+        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim)
+        self._graph: Graph | None = None
+
+    def attach(self, positives: Ragged) -> None:
+        self._graph = Graph(positives, self.n_items, like=self.query_vectors)
+
+    def encode(self, rows: Tensor | None = None) -> Tables:
+        layers = _layers(attached(self._graph, self), (self.query_vectors, self.item_vectors), self.n_layers)
+        queries, items = mean_tables(layers[1:])
+        return for_score(self.score, queries if rows is None else F.embedding(rows, queries), items)
+
+    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:
+        graph, own = attached(self._graph, self), (self.query_vectors, self.item_vectors)
+        first, second = (
+            mean_tables(_layers(graph, own, self.n_layers, noise=self.noise, variant=self.contrast.variant)[1:])
+            for _ in range(2)
+        )
+        return Encoded(*self.encode(query), self.contrast(first, second, query[owner], item))
+
+
+class Contrast:
+    """InfoNCE between two views of a batch's users, and of its items: the sum of two means, times ``weight``."""
+
+    def __init__(self, temperature: float, weight: float, n_contrast: int, variant: Variant) -> None:
+        self.temperature, self.weight = positive("temperature", temperature), at_least("weight", weight, 0.0)
+        self.n_contrast = at_least("n_contrast", n_contrast, 1)
+        self.variant = one_of("variant", variant, ("reference", "slatk"))
+
+    def __call__(self, first: Tables, second: Tables, query: Tensor, item: Tensor) -> Tensor:
+        """The loss of the pairs query (P,) and item (P,)."""
+        of_queries, of_items = (
+            info_nce(one, other, self._nodes(pairs), self.temperature)
+            for one, other, pairs in zip(first, second, (query, item), strict=True)
+        )
+        return self.weight * (of_queries + of_items)
+
+    def _nodes(self, pairs: Tensor) -> Tensor:
+        nodes = torch.unique(pairs) if self.variant == "reference" else pairs
+        if nodes.numel() <= self.n_contrast:
+            return nodes
+        return nodes[torch.randperm(nodes.numel())[: self.n_contrast].to(nodes.device)]
+
+
+def info_nce(first: Tensor, second: Tensor, nodes: Tensor, temperature: float) -> Tensor:
+    r"""How hard it is to tell a node's second view from those of the others, by the cosine with its first.
+
+    .. math:: \frac{1}{n} \sum_v \Big( \log \sum_w \exp(\cos(a_v, b_w) / \tau) - \cos(a_v, b_v) / \tau \Big)
+
+    Shapes: first a and second b (N, d); nodes v (n,), rows of both; returns one number.
+    """
+    one, other = (unit_rows(F.embedding(nodes, table)) for table in (first, second))
+    return (log_partition(one, other, temperature) - (one * other).sum(1) / temperature).mean()
+
+
+def perturbed(table: Tensor, noise: float, variant: Variant) -> Tensor:
+    """Each row moved by a random vector of length ``noise``; "reference": one of its own orthant."""
+    drawn = torch.rand_like(table) if variant == "reference" else torch.randn_like(table)
+    return table + table.detach().sign() * unit_rows(drawn.detach()) * noise
+
+
+def _layers(
+    graph: Graph, own: Tables, n_layers: int, *, noise: float = 0.0, variant: Variant = "reference"
+) -> list[Tables]:
+    """The layers 0 to n_layers; the noise of a layer is propagated to the next."""
+    layers = [own]
+    for _ in range(n_layers):
+        queries, items = graph.spread(*layers[-1])
+        if noise:
+            queries, items = perturbed(queries, noise, variant), perturbed(items, noise, variant)
+        layers.append((queries, items))
+    return layers

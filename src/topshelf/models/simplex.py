@@ -1,0 +1,77 @@
+"""Users by a vector of their own and by the mean of what they have: SimpleX."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from topshelf.errors import TopshelfError, at_least, at_most
+from topshelf.models.base import Encoded, Model
+from topshelf.models.graph import SparseMatrix
+from topshelf.models.tables import Init, Score, checked_score, for_score, new_tables
+from topshelf.ragged import Ragged
+
+
+class SimpleX(Model):
+    r"""A user's own vector mixed with the mean of the vectors of its items.
+
+    .. math:: q_u = g e_u + (1 - g) W \frac{1}{|H_u|} \sum_{i \in H_u} e_i
+
+    Use when: users have few items each and MF's users learn slowly; with CCL it is the published SimpleX.
+    Cost: MF's, dim^2 weights, and one sparse product with the batch's histories each way.
+    Paper: Mao et al., SimpleX: a simple and strong baseline for collaborative filtering, CIKM 2021 (mean pooling).
+    Settings: ``gate`` g; ``n_history``: at most this many items of a user are in H_u, taken at even steps through its
+    list (what is missing is not counted as zeros); ``dim``, ``score`` and ``init`` as in MF.
+    """
+
+    def __init__(
+        self,
+        n_queries: int,
+        n_items: int,
+        *,
+        dim: int = 64,
+        gate: float = 0.5,
+        n_history: int = 50,
+        score: Score = "cosine",
+        init: Init = "xavier",
+    ) -> None:
+        super().__init__(n_queries, n_items)
+        self.score = checked_score(score)
+        self.gate = at_most("gate", at_least("gate", gate, 0.0), 1.0)
+        self.n_history = at_least("n_history", n_history, 1)
+        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
+        self.to_query = nn.Linear(dim, dim, bias=False)
+        self._histories: Ragged | None = None
+
+    def attach(self, positives: Ragged) -> None:
+        self._histories = thinned(positives, self.n_history)
+
+    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # All rows even for some: a product of other size may differ in the last bit.
+        queries, items = self._scored(self.query_vectors, self._attached())
+        return (queries if rows is None else queries[rows]), items
+
+    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:  # noqa: ARG002
+        own = F.embedding(query, self.query_vectors, sparse=self.sparse_rows)
+        return Encoded(*self._scored(own, self._attached().select(query)))
+
+    def _scored(self, own: Tensor, histories: Ragged) -> tuple[Tensor, Tensor]:
+        share = 1 / histories.counts.clamp(min=1).to(own.dtype)
+        mean = SparseMatrix(histories, share, torch.ones_like(self.item_vectors[:, 0])) @ self.item_vectors
+        return for_score(self.score, self.gate * own + (1 - self.gate) * self.to_query(mean), self.item_vectors)
+
+    def _attached(self) -> Ragged:
+        if self._histories is None:
+            raise TopshelfError("SimpleX has no histories yet: call attach(positives) with the training positives")
+        return self._histories
+
+
+def thinned(lists: Ragged, most: int) -> Ragged:
+    """Lists of at most ``most`` indices: longer ones keep those at even steps, the first one among them."""
+    counts = lists.counts.clamp(max=most)
+    indptr = F.pad(counts.cumsum(0), (1, 0))
+    total = int(indptr[-1])
+    owner = torch.repeat_interleave(counts, output_size=total)
+    place = torch.arange(total, device=owner.device) - indptr[owner]
+    return Ragged(indptr, lists.indices[lists.indptr[owner] + place * lists.counts[owner] // counts[owner]])

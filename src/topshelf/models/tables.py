@@ -1,0 +1,33 @@
+"""The two tables of vectors that trained models begin with, and how the score makes use of them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from topshelf.errors import at_least, one_of
+from topshelf.models.unit import unit_rows
+
+Score = Literal["cosine", "dot"]
+Init = Literal["xavier", "normal"]
+
+
+def new_tables(n_queries: int, n_items: int, dim: int, init: Init = "xavier") -> tuple[nn.Parameter, nn.Parameter]:
+    """Vectors to learn, (n_queries, dim) and (n_items, dim): "xavier" (uniform), or "normal", N(0, 1)."""
+    at_least("dim", dim, 1)
+    one_of("init", init, ("xavier", "normal"))
+    tables = nn.Parameter(torch.empty(n_queries, dim)), nn.Parameter(torch.empty(n_items, dim))
+    for table in tables:
+        nn.init.normal_(table) if init == "normal" else nn.init.xavier_uniform_(table)
+    return tables
+
+
+def checked_score(score: Score) -> Score:
+    return one_of("score", score, ("cosine", "dot"))
+
+
+def for_score(score: Score, queries: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+    """The tables whose dot products are the scores: as they are, or with rows of length one for the cosine."""
+    return (queries, items) if score == "dot" else (unit_rows(queries), unit_rows(items))

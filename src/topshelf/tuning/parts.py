@@ -1,0 +1,79 @@
+"""What tuning sees of the data: train and validation. The test part is left behind where the data are loaded."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from topshelf.config import RunConfig
+from topshelf.data import Dataset
+from topshelf.errors import CheckpointError, ConfigError, DataError
+from topshelf.ragged import Ragged
+from topshelf.training import checkpoint, load_dataset
+
+_LISTS = ("train", "valid")
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The lists to learn from and those to be measured on, over the same users and items."""
+
+    name: str
+    n_users: int
+    n_items: int
+    train: Ragged
+    valid: Ragged
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Parts:
+        """Of a split; nothing of its test part is read."""
+        split = dataset.split
+        if not len(split.valid):
+            raise DataError(
+                f"the valid part of the {split.kind} split is empty, and tuning is measured on it. Use more data, a "
+                "larger data.valid_fraction, or another data.split"
+            )
+        return cls(dataset.name, split.n_users, split.n_items, split.train.ragged(), split.valid.ragged())
+
+    @classmethod
+    def load(cls, path: Path) -> Parts:
+        state = checkpoint.load(path)
+        try:
+            lists = {name: Ragged(state[name]["indptr"], state[name]["indices"]) for name in _LISTS}
+            return cls(state["name"], state["n_users"], state["n_items"], **lists)
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"{path} is damaged: {error}") from None
+
+    def save(self, path: Path) -> None:
+        state: dict[str, Any] = {"name": self.name, "n_users": self.n_users, "n_items": self.n_items}
+        for name in _LISTS:
+            state[name] = vars(getattr(self, name))
+        checkpoint.save(path, state)
+
+    def to(self, device: str) -> Parts:
+        try:
+            lists = {name: getattr(self, name).to(device) for name in _LISTS}
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"train.device must be a device of this machine, such as cpu, got {device!r}: {reason}"
+            ) from None
+        return Parts(self.name, self.n_users, self.n_items, **lists)
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same lists, so that processes that share a study can tell that they share the data."""
+        total = zlib.crc32(f"{self.n_users} {self.n_items}".encode())
+        for name in _LISTS:
+            for tensor in vars(getattr(self, name)).values():
+                total = zlib.crc32(tensor.to(torch.int64).contiguous().cpu().numpy().data, total)
+        return f"{total:08x}"
+
+
+def load_parts(config: RunConfig) -> Parts:
+    """Train and validation of the source that the config names."""
+    return Parts.of(load_dataset(config))

@@ -1,0 +1,241 @@
+"""What is searched: the ranges of the loss and the model, those given instead, and the settings that a point means."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from topshelf.config import RunConfig, make_config, merged, overrides
+from topshelf.errors import ConfigError, one_of
+from topshelf.losses import LOSSES
+from topshelf.models import MODELS
+from topshelf.training.build import resolve
+
+SECTIONS = ("model", "loss", "negatives", "threshold", "train")
+# What would change the budget, the measure or the machine instead of the method.
+NOT_SEARCHED = {
+    f"train.{name}"
+    for name in ("epochs", "validate_every", "patience", "refit", "checkpoint_seconds", "device", "workspace_mib")
+}
+HOW = "name=value,value,... or name=low:high[:log]"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some values; numbers are kept in order."""
+
+    values: tuple[Any, ...]
+
+    @property
+    def is_ordered(self) -> bool:
+        return all(_is_number(value) for value in self.values)
+
+    def __contains__(self, value: Any) -> bool:
+        return value in self.values
+
+    def including(self, value: Any) -> Choice:
+        values = self.values if value in self.values else (*self.values, value)
+        return Choice(tuple(sorted(values)) if all(_is_number(one) for one in values) else values)
+
+    def __str__(self) -> str:
+        return ", ".join(text(value) for value in self.values)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Every number from ``low`` to ``high``, evenly or evenly in the logarithm; whole numbers only if asked for."""
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ConfigError(f"a range must have low < high, got {self.low!r}:{self.high!r}")
+        if self.log and not self.low > 0:
+            raise ConfigError(f"a range in the logarithm must have low > 0, got {self.low!r}:{self.high!r}")
+
+    def __contains__(self, value: Any) -> bool:
+        return _is_number(value) and self.low <= value <= self.high
+
+    def including(self, value: Any) -> Interval:
+        if not _is_number(value):
+            raise ConfigError(f"a range of numbers must hold the default, which is {value!r}; give a list of values")
+        return Interval(min(self.low, value), max(self.high, value), self.log, self.whole)
+
+    def __str__(self) -> str:
+        return f"{text(self.low)} to {text(self.high)}{', in the logarithm' if self.log else ''}"
+
+
+Range = Choice | Interval
+
+
+@dataclass(frozen=True)
+class Space:
+    """A config and the ranges of some of its settings. Every range holds the config's own value, the default."""
+
+    base: RunConfig
+    ranges: dict[str, Range]
+    default: dict[str, Any]
+
+    def config(self, settings: Mapping[str, Any]) -> RunConfig:
+        """The resolved config with these settings in place."""
+        return applied(self.base, settings)
+
+    @property
+    def size(self) -> float:
+        """How many points there are; inf with a range of numbers."""
+        return math.prod(
+            len(range_.values) if isinstance(range_, Choice) else math.inf for range_ in self.ranges.values()
+        )
+
+    def grid(self, seed: int) -> Iterator[dict[str, Any]]:
+        """Every point once: the default, then the others in the seed's order."""
+        names, lists = list(self.ranges), []
+        for name, range_ in self.ranges.items():
+            if not isinstance(range_, Choice):
+                raise ConfigError(f"a grid needs lists of values, got {name}={range_}; give {name}=value,value,...")
+            lists.append(range_.values)
+        yield dict(self.default)
+        shape = tuple(map(len, lists))
+        for place in _order(math.prod(shape), seed):
+            point = {
+                name: values[i] for name, values, i in zip(names, lists, np.unravel_index(place, shape), strict=True)
+            }
+            if point != self.default:
+                yield point
+
+
+def space(config: RunConfig, given: Mapping[str, Any] | None = None) -> Space:
+    """The space of a config: the ranges of its model and loss, with those of ``given`` in front.
+
+    A range is a :class:`Choice`, an :class:`Interval`, a sequence of values, or a text such as "0.1,0.2" or
+    "1e-3:0.1:log"; None leaves a setting out of the search.
+    """
+    known = settings_of(resolve(config))
+    own: dict[str, Range | None] = {name: Choice(tuple(values)) for name, values in metadata(config).items()}
+    for name, wanted in (given or {}).items():
+        if name not in known:
+            raise ConfigError(f"{name} cannot be searched here; accepted: {', '.join(known)}")
+        own[name] = None if wanted is None else _checked(config, name, wanted, known[name])
+    ranges = {name: range_.including(known[name]) for name, range_ in own.items() if range_ is not None}
+    ranges = {name: range_ for name, range_ in ranges.items() if range_ != Choice((known[name],))}
+    if not ranges:
+        what = config.model.name if is_closed_form(config) else f"{config.model.name} with {config.loss.name}"
+        remedy = f"; give a range: {HOW}, of {', '.join(known)}" if known else ": it has no settings"
+        raise ConfigError(f"{what} has nothing to search{remedy}")
+    return Space(config, ranges, {name: known[name] for name in ranges})
+
+
+def metadata(config: RunConfig) -> dict[str, Sequence[Any]]:
+    """The ranges that the loss and the model bring; where both have one, the model's."""
+    model = dict(getattr(MODELS[one_of("model.name", config.model.name, MODELS)], "ranges", {}))
+    return (
+        model if is_closed_form(config) else {**LOSSES[one_of("loss.name", config.loss.name, LOSSES)].ranges, **model}
+    )
+
+
+def settings_of(config: RunConfig) -> dict[str, Any]:
+    """What may be searched, with the config's own values; a closed-form model has only its own settings."""
+    sections = ("model",) if is_closed_form(config) else SECTIONS
+    values = config.model_dump()
+    return {
+        f"{section}.{key}": value
+        for section in sections
+        for key, value in values[section].items()
+        if key != "name" and f"{section}.{key}" not in NOT_SEARCHED
+    }
+
+
+def is_closed_form(config: RunConfig) -> bool:
+    return MODELS[config.model.name].is_closed_form
+
+
+def applied(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """The config with settings by their dotted names, resolved."""
+    nested: dict[str, Any] = {}
+    for name, value in settings.items():
+        section, _, key = name.partition(".")
+        nested.setdefault(section, {})[key] = value
+    return resolve(make_config(merged(config.model_dump(), nested)))
+
+
+def parse(assignments: Sequence[str]) -> dict[str, str]:
+    """Ranges by name from ``name=...`` texts."""
+    result = {}
+    for assignment in assignments:
+        name, equals, wanted = (part.strip() for part in assignment.partition("="))
+        if not equals or not name:
+            raise ConfigError(f"--range takes {HOW}, such as loss.tau=0.1,0.2; got {assignment!r}")
+        result[name] = wanted
+    return result
+
+
+def text(value: Any) -> str:
+    """A value as people write it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _checked(config: RunConfig, name: str, wanted: Any, default: Any) -> Range:
+    """A range that somebody gave, every value of it (every end, of an interval) tried on the config."""
+    try:
+        found = _range(wanted, default)
+        ends = found.values if isinstance(found, Choice) else (found.low, found.high)
+        accepted = [settings_of(applied(config, {name: end}))[name] for end in ends]
+        if isinstance(found, Choice):
+            found = Choice(tuple(dict.fromkeys(accepted)))
+        found.including(default)
+        return found
+    except ConfigError as error:
+        shown = wanted if isinstance(wanted, str | Interval) else ",".join(map(str, getattr(wanted, "values", wanted)))
+        raise ConfigError(f"range {name}={shown}: {error}") from None
+
+
+def _range(wanted: Any, default: Any) -> Range:
+    if isinstance(wanted, Choice | Interval):
+        return wanted
+    if isinstance(wanted, str):
+        if ":" in wanted:
+            return _interval(wanted, default)
+        wanted = [overrides([f"value={part}"])["value"] for part in wanted.split(",") if part.strip()]
+    if not len(wanted):
+        raise ConfigError(f"it is empty; give {HOW}")
+    return Choice(tuple(wanted))
+
+
+def _interval(wanted: str, default: Any) -> Interval:
+    ends, log = wanted.split(":"), False
+    if len(ends) == 3 and ends[2].strip() == "log":
+        ends, log = ends[:2], True
+    try:
+        low, high = (float(end) for end in ends)
+    except ValueError:
+        raise ConfigError(f"a range of numbers is low:high or low:high:log, got {wanted!r}") from None
+    if default is not None and not _is_number(default):
+        raise ConfigError(f"the setting is no number (it is {default!r}); give {HOW.partition(' or ')[0]}")
+    whole = isinstance(default, int) or (default is None and all(end.strip().isdigit() for end in ends))
+    if whole:
+        if not (low.is_integer() and high.is_integer()):
+            raise ConfigError(f"the setting is a whole number, got {wanted!r}")
+        low, high = int(low), int(high)
+    return Interval(low, high, log, whole)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _order(n: int, seed: int) -> Iterator[int]:
+    """0 to n - 1 in the seed's order, drawn as they are needed: a grid can be far larger than what is tried of it."""
+    generator, seen = random.Random(seed), set[int]()
+    while len(seen) < n:
+        place = generator.randrange(n)
+        if place not in seen:
+            seen.add(place)
+            yield place

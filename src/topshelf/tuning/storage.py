@@ -1,0 +1,142 @@
+"""Where a study is kept: SQLite in its folder, or any database that SQLAlchemy reaches. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import optuna
+import sqlalchemy
+from optuna.exceptions import ExperimentalWarning, OptunaError, StorageInternalError
+from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
+from optuna.study import Study
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from topshelf.errors import CheckpointError, ConfigError
+from topshelf.tuning import tickets
+
+_BUSY = 60  # seconds to wait for a database that another process writes to
+_ATTEMPTS = 20  # two processes may make the tables of a new database at the same moment: one of them tries again
+
+
+class _Connection(sqlite3.Connection):
+    """SQLite with a write-ahead log: a killed process loses nothing, and a trial's thirty writes wait for no disk."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.execute("PRAGMA journal_mode = WAL").close()
+        self.execute("PRAGMA synchronous = NORMAL").close()
+
+
+@contextmanager
+def opened(url: str | None) -> Iterator[BaseStorage]:
+    """The storage of a url; None: in memory, for this process alone."""
+    if url is None:
+        with quiet():
+            yield InMemoryStorage()
+        return
+    storage = _patiently(url, lambda: _connected(url))
+    try:
+        with quiet():
+            yield storage
+    except (SQLAlchemyError, StorageInternalError) as error:
+        raise CheckpointError(f"the study's storage {shown(url)} failed: {_reason(error)}") from error
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def open_study(storage: BaseStorage, name: str, sampler: Any, pruner: Any) -> Study:
+    """The study of that name, made if it is not there."""
+    with quiet():
+        return optuna.create_study(
+            storage=storage,
+            study_name=name,
+            direction="maximize",
+            sampler=sampler,
+            pruner=pruner,
+            load_if_exists=True,
+        )
+
+
+def shown(url: str) -> str:
+    """A url that can be printed and kept: its password is left out."""
+    try:
+        return sqlalchemy.make_url(url).render_as_string(hide_password=True)
+    except (ArgumentError, ValueError):
+        return "of that url"
+
+
+def has_password(url: str) -> bool:
+    return sqlalchemy.make_url(url).password is not None
+
+
+def folder_url(path: Path) -> str:
+    """The url of a study's own database."""
+    if "?" in str(path.resolve()):
+        raise ConfigError(f"a study's folder must have no ? in its path, got {path.parent}; choose another --out")
+    # Optuna fills in templates: braces of the path are written twice.
+    return f"sqlite:///{path.resolve()}".replace("{", "{{").replace("}", "}}")
+
+
+def check_url(url: str) -> str:
+    try:
+        sqlalchemy.make_url(url).get_dialect()
+    except (ArgumentError, ValueError):  # the latter of a port that is no number
+        raise ConfigError(
+            "--storage must be the url of a database, such as sqlite:///study.db or postgresql+psycopg://host/name, "
+            f"got {url.partition('://')[0]!r} at its beginning"
+        ) from None
+    return url
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Optuna says nothing within it; what is worth saying is said here."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def _connected(url: str) -> RDBStorage:
+    is_sqlite = sqlalchemy.make_url(url).get_backend_name() == "sqlite"
+    options: dict[str, Any] = {"connect_args": {"timeout": _BUSY, "factory": _Connection}} if is_sqlite else {}
+    with warnings.catch_warnings():
+        # Heartbeats are marked experimental in Optuna 5.0; without them another machine's dead trials stay running.
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return RDBStorage(
+            url,
+            engine_kwargs=options,
+            heartbeat_interval=tickets.HEARTBEAT,
+            grace_period=tickets.GRACE,
+            heartbeat_stale_trial_callback=tickets.queue_again,
+        )
+
+
+def _patiently(url: str, connect: Callable[[], RDBStorage]) -> RDBStorage:
+    for attempt in range(_ATTEMPTS):
+        try:
+            return connect()
+        except ImportError as error:
+            raise ConfigError(
+                f"--storage {shown(url)} needs a driver that is not installed ({error.__cause__ or error}); "
+                "install it, such as pip install 'psycopg[binary]' for postgresql+psycopg://"
+            ) from None
+        except (SQLAlchemyError, OptunaError, RuntimeError) as error:
+            if attempt + 1 == _ATTEMPTS:
+                raise CheckpointError(f"the study's storage {shown(url)} cannot be opened: {_reason(error)}") from None
+            time.sleep(0.1)
+    raise AssertionError("unreachable")
+
+
+def _reason(error: Exception) -> str:
+    cause = error.__cause__ or error
+    return str(cause).strip().splitlines()[0]

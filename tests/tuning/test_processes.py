@@ -1,0 +1,192 @@
+"""Several real processes on one study, one of them killed: the budget is kept, and no trial is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import warnings
+from contextlib import closing
+from uuid import uuid4
+
+import optuna
+import pytest
+
+from topshelf.tuning import resume, search, tickets, tune
+from topshelf.tuning.folder import StudyFolder
+from topshelf.tuning.storage import folder_url, open_study, opened
+
+SCRIPT = """
+import json, sys, time
+from pathlib import Path
+from topshelf.config import make_config
+from topshelf.data import generate, make_split
+from topshelf.data.datasets import Dataset
+from topshelf.tuning import files, tune
+from topshelf.tuning.runner import Runner
+
+files.can_plot = lambda: False
+values, options, folder, hang_at = json.loads(sys.argv[1])
+dataset = Dataset("generated", make_split(generate(60, 40, interactions_per_user=8, seed=3), seed=0))
+run, calls = Runner.run, []
+
+def hang(self, config, watcher):
+    calls.append(config)
+    if len(calls) - 1 == hang_at:
+        time.sleep(600)
+    return run(self, config, watcher)
+
+Runner.run = hang
+Path(folder, f"ready-{sys.argv[2]}").touch()
+while not Path(folder, "go").exists():
+    time.sleep(0.01)
+tune(make_config(values), dataset, **options)
+"""
+POSTGRES = os.environ.get("TOPSHELF_TEST_POSTGRES")
+VALUES = {
+    "k": 5,
+    "model": {"dim": 8},
+    "train": {"epochs": 20, "batch_size": 16, "validate_every": 5, "patience": 0},
+}
+
+
+def start(folder, name, values, options, hang_at=-1):
+    arguments = json.dumps([values, options, str(folder), hang_at])
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, arguments, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def until(process, happened):
+    deadline = time.monotonic() + 120
+    while not happened():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "nothing happened in two minutes"
+        time.sleep(0.01)
+
+
+def study_of(storage, folder):
+    definition = StudyFolder(folder).load()
+    sampler = search.NumberedTPE(definition.space, 0)
+    return open_study(storage, definition.name, sampler, search.pruner(definition.config.train))
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        pytest.param(None, id="sqlite"),
+        pytest.param(
+            POSTGRES,
+            id="postgresql",
+            marks=pytest.mark.skipif(not POSTGRES, reason="no server: TOPSHELF_TEST_POSTGRES is not set to its url"),
+        ),
+    ],
+)
+def test_two_processes_share_one_study_and_its_budget(tmp_path, only_tau, storage):
+    values = {**VALUES, "data": {"source": uuid4().hex}}  # in a server's database, a name of its own
+    ranges = {**only_tau, "loss.tau": "0.05:0.5"}
+    options = [
+        {"trials": 6, "out": str(tmp_path / name), "storage": storage, "ranges": ranges} for name in ("one", "two")
+    ]
+    if storage is None:
+        options[1]["out"] = options[0]["out"]
+    processes = [start(tmp_path, name, values, one) for name, one in zip("ab", options, strict=True)]
+    for name, process in zip("ab", processes, strict=True):
+        until(process, (tmp_path / f"ready-{name}").exists)
+    (tmp_path / "go").touch()
+    for process in processes:
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, output + errors
+    with opened(storage or folder_url(tmp_path / "one" / "study.db")) as kept:
+        trials = tickets.counted(study_of(kept, tmp_path / "one").get_trials())
+    assert sorted(trial.user_attrs["ticket"] for trial in trials) == list(range(6))
+    assert all(trial.state.name in ("COMPLETE", "PRUNED") for trial in trials)
+    assert {trial.user_attrs["worker"]["pid"] for trial in trials} == {process.pid for process in processes}
+    assert len({json.dumps(trial.params, sort_keys=True) for trial in trials}) == 6
+    found = resume(tmp_path / "one", storage=storage)
+    assert len(found.rows) == 6
+    assert (tmp_path / "one" / "best.toml").exists()
+
+
+def test_a_killed_study_resumes_with_no_trial_lost(tmp_path):
+    out = tmp_path / "study"
+    (tmp_path / "go").touch()
+    process = start(tmp_path, "a", VALUES, {"trials": 4, "out": str(out)}, hang_at=2)
+
+    def is_hanging():
+        if not (out / "best.toml").exists():
+            return False
+        with opened(folder_url(out / "study.db")) as kept:
+            trials = study_of(kept, out).get_trials()
+            return len(trials) > 2 and "settings" in trials[2].user_attrs
+
+    until(process, is_hanging)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    with opened(folder_url(out / "study.db")) as kept:
+        before = study_of(kept, out).get_trials()
+    assert [trial.state.name for trial in before][2:] == ["RUNNING", "WAITING"]
+    found = resume(out)
+    assert [row.state for row in found.rows].count("interrupted") == 1
+    assert found.rows[2].state == "interrupted"
+    assert [(row.score, row.settings) for row in found.rows[:2]] == [
+        (trial.user_attrs["result"]["score"], trial.user_attrs["settings"]) for trial in before[:2]
+    ]
+    assert found.rows[4].settings == before[2].user_attrs["settings"]
+    assert sum(row.state in ("complete", "pruned") for row in found.rows) == 4
+    assert found.budget.trials == 4
+
+
+def half_done(config, dataset, out, worker):
+    """A study of two trials with the first at work in the hands of ``worker``."""
+    tune(config, dataset, trials=1, out=out)
+    with opened(folder_url(out / "study.db")) as kept:
+        study = study_of(kept, out)
+        tickets.top_up(study, StudyFolder(out).load().space, 2, is_grid=False, seed=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # Optuna would have this process show signs of life
+            trial = study.ask()
+        if worker is not None:
+            trial.set_user_attr(tickets.WORKER, worker)
+        kept.record_heartbeat(trial._trial_id)
+
+
+ELSEWHERE = {"machine": "elsewhere/1", "pid": 1, "started": "1"}
+
+
+def test_a_trial_of_another_machine_is_left_alone_while_its_heart_beats(config, dataset, tmp_path):
+    half_done(config, dataset, tmp_path, ELSEWHERE)
+    found = resume(tmp_path)
+    assert [row.state for row in found.rows] == ["complete", "running"]
+
+
+def test_a_trial_of_another_machine_is_queued_again_when_its_heart_stopped(config, dataset, tmp_path):
+    half_done(config, dataset, tmp_path, ELSEWHERE)
+    with closing(sqlite3.connect(tmp_path / "study.db")) as database:
+        database.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')")
+        database.commit()
+    found = resume(tmp_path, trials=3)  # Optuna looks when a trial begins
+    assert [row.state for row in found.rows].count("interrupted") == 1
+    assert sum(row.state in ("complete", "pruned") for row in found.rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("worker", "is_dead"),
+    [
+        (tickets.this_worker(), False),
+        ({**tickets.this_worker(), "started": "1"}, True),  # the number was given to another process
+        ({**tickets.this_worker(), "pid": 2**22 + 1}, True),  # more than Linux gives
+        (ELSEWHERE, False),
+    ],
+)
+def test_a_process_of_this_machine_is_known_to_be_gone(worker, is_dead):
+    study = optuna.create_study()
+    attributes = {"ticket": 0, "attempt": 1, "asked": {}, tickets.WORKER: worker}
+    study.add_trial(optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs=attributes))
+    assert tickets.bury_the_dead(study) == ([0] if is_dead else [])
+    states = [trial.state.name for trial in study.get_trials()]
+    assert states == (["FAIL", "WAITING"] if is_dead else ["RUNNING"])
