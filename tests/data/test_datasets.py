@@ -177,3 +177,19 @@ def test_noise_touches_train_alone(csv):
     assert pairs_of(clean.test) == pairs_of(noisy.test)
     with pytest.raises(ConfigError, match="noise must be >= 0"):
         load_split(csv, noise=-1)
+
+
+def test_without_its_test_part_a_split_has_the_same_train_and_validation(small, cache, csv):
+    for source in ("small", small(cache), csv):
+        whole, blind = load_split(source, seed=3).split, load_split(source, seed=3, test=False).split
+        assert len(blind.test) == 0 < len(whole.test)
+        assert pairs_of(blind.train) == pairs_of(whole.train)
+        assert pairs_of(blind.valid) == pairs_of(whole.valid)
+        assert (blind.n_users, blind.n_items, blind.kind) == (whole.n_users, whole.n_items, whole.kind)
+
+
+def test_noise_needs_a_test_part_to_stay_out_of(small, cache, csv):
+    with pytest.raises(ConfigError, match=r"noise must be 0 where the test part is left unread, .*; got 0\.5"):
+        load_split(small(cache), noise=0.5, test=False)
+    noisy = load_split(csv, noise=0.5).split  # whose parts are all in the one file
+    assert pairs_of(load_split(csv, noise=0.5, test=False).split.train) == pairs_of(noisy.train)

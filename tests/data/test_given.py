@@ -230,3 +230,39 @@ def test_parts_that_share_an_interaction_are_refused(tmp_path):
     split.train.to_frame().write_parquet(tmp_path / "out" / "test.parquet")
     with pytest.raises(DataError, match=r"train and test must not share an interaction, got .* such as user"):
         read_given(tmp_path / "out")
+
+
+def test_a_test_part_left_unread_is_neither_needed_nor_looked_at(make_zip, tmp_path):
+    whole = read_given(make_zip())
+    for test in (None, "not\ta\ttable\n"):
+        given = read_given(make_zip(test=test), test=False)
+        assert given.test is None
+        assert pairs_of(given.train) == pairs_of(whole.train)
+        assert given.train.items.values.equals(whole.train.items.values)  # of the list: items of test alone too
+    listed = read_given(make_zip(user_list=None, item_list=None, test="user\titem\n7\t30\n"), test=False)
+    assert listed.train.users.values.to_list() == [0, 1]  # those of train alone
+
+
+@pytest.mark.parametrize("has_valid", [False, True])
+def test_a_folder_without_its_test_file_is_read_where_none_is_wanted(has_valid, tmp_path):
+    (tmp_path / "train.txt").write_text("0 1 2 3\n1 0 2\n")
+    if has_valid:
+        (tmp_path / "valid.txt").write_text("1 1\n")
+    given = read_given(tmp_path, test=False)
+    assert pairs_of(given.train) == {(0, 1), (0, 2), (0, 3), (1, 0), (1, 2)}
+    assert given.test is None
+    assert (None if given.valid is None else pairs_of(given.valid)) == ({(1, 1)} if has_valid else None)
+    with pytest.raises(DataError, match=r"has no test\.txt"):
+        read_given(tmp_path)
+
+
+def test_a_prepared_folder_without_its_test_file_is_read_where_none_is_wanted(tmp_path):
+    split = make_split(generate(30, 20, seed=1))
+    write_split(split, tmp_path / "out", describe_split(split))
+    (tmp_path / "out" / "test.parquet").unlink()
+    given = read_given(tmp_path / "out", test=False)
+    assert given.test is None
+    assert pairs_of(given.train) == pairs_of(split.train)
+    assert pairs_of(given.valid) == pairs_of(split.valid)
+    with pytest.raises(DataError, match=r"no interactions in test\.parquet"):
+        read_given(tmp_path / "out")

@@ -6,13 +6,15 @@ import io
 import json
 import shlex
 import sys
+import zipfile
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 
 import pytest
 
 from topshelf.cli import main
-from topshelf.data import generate
+from topshelf.data import generate, make_split
+from topshelf.data.given import write_split
 from topshelf.tuning import resume
 
 SHORT = ("--k", "5", "--set", "train.epochs=4", "--set", "train.validate_every=1", "--set", "model.dim=8")
@@ -49,6 +51,45 @@ def test_a_csv_becomes_a_study_whose_best_is_trained_by_the_command_it_prints(cs
     assert "kept in" in topshelf(*shlex.split(line), "--quiet")
     score = json.loads((out / "best" / "metrics.json").read_text())["valid"]["ndcg@5"]
     assert score == pytest.approx(resume(out).best.score, abs=1e-12)
+
+
+def given(kind, folder):
+    """A ready-made split under a folder, and its test file; in a zip, None: it holds no test file at all."""
+    split = make_split(generate(60, 40, interactions_per_user=8, seed=1))
+    source = folder / "given"
+    if kind == "parquet":
+        write_split(split, source, {})
+        return source, source / "test.parquet"
+    source.mkdir()
+    for name in ("train", "test"):
+        part = getattr(split, name)
+        rows = part.to_frame().select("user", "item")
+        if kind == "txt":
+            lines = rows.group_by("user", maintain_order=True).agg("item").iter_rows()
+            text = "".join(f"{user} {' '.join(map(str, items))}\n" for user, items in lines)
+            (source / f"{name}.txt").write_text(text)
+        else:
+            rows.write_csv(source / f"{name}.tsv", separator="\t")
+    if kind != "zip":
+        return source, source / f"test.{kind}"
+    with zipfile.ZipFile(folder / "given.zip", "w") as archive:
+        archive.write(source / "train.tsv", "train.tsv")
+    return folder / "given.zip", None
+
+
+@pytest.mark.parametrize("kind", ["tsv", "txt", "parquet", "zip"])
+def test_a_study_of_a_ready_made_split_begins_and_ends_with_the_test_file_absent(kind, tmp_path):
+    source, test = given(kind, tmp_path)
+    options = (*SHORT, "--trials", "2", "--quiet")
+    if test is not None:
+        topshelf("tune", "--data", source, *options, "--out", tmp_path / "there")
+        test.unlink()
+    assert "budget: 2 trials" in topshelf("tune", "--data", source, *options, "--out", tmp_path / "absent")
+    assert all(row.score is not None for row in resume(tmp_path / "absent").rows)
+    assert "has no" in topshelf("train", "--data", source, "--quiet", "--out", tmp_path / "run", code=2)
+    if test is not None:  # and nothing came of its having been there
+        scores = [[(row.score, row.settings) for row in resume(tmp_path / name).rows] for name in ("there", "absent")]
+        assert scores[0] == scores[1]
 
 
 def test_what_is_set_is_not_searched_and_quiet_is_quiet(csv, tmp_path):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from topshelf.data import movielens
 from topshelf.data.download import cache_folder, download, verify
 from topshelf.data.given import GivenSplit, is_given, read_given
@@ -134,8 +136,10 @@ class Source:
         """Everything in it."""
         if isinstance(self.content, Interactions):
             return self.content
-        whole = merge(self.content.train, self.content.test)
-        return whole if self.content.valid is None else merge(whole, self.content.valid)
+        whole = self.content.train
+        for part in (self.content.test, self.content.valid):
+            whole = whole if part is None else merge(whole, part)
+        return whole
 
 
 def load(
@@ -148,13 +152,17 @@ def load(
     separator: str | None = None,
     min_rating: float | None = None,
     core: int = 0,
+    test: bool = True,
 ) -> Source:
-    """A named dataset, a file of interactions, or a zip or folder that holds a split."""
+    """A named dataset, a file of interactions, or a zip or folder that holds a split.
+
+    Without ``test`` the test part of a split that comes ready made is left unread.
+    """
     name, path = str(source), Path(source)
     layout = {"user": user, "item": item, "weight": weight, "timestamp": timestamp, "separator": separator}
     if name in DATASETS or (path.exists() and is_given(path)):
         _refuse_settings(name, {**layout, "min_rating": min_rating, "core": core or None})
-        return _load_named(name) if name in DATASETS else Source(path.stem, read_given(path))
+        return _load_named(name, test) if name in DATASETS else Source(path.stem, read_given(path, test=test))
     if not path.exists():
         raise DataError(f"{name!r} is neither a file nor a named dataset. Named datasets: {', '.join(DATASETS)}.")
     table = prepare(read(path, **layout), min_rating=min_rating, core=core)
@@ -184,23 +192,30 @@ def load_split(
     noise: float = 0.0,
     seed: int = 0,
     split_seed: int = 0,
+    test: bool = True,
 ) -> Dataset:
     """Any source as train, validation and test.
 
     Named datasets and ready-made splits keep their test part; validation is carved out of train unless they
     bring one. ``noise`` adds false positives to train, after carving. ``split_seed`` draws the test part,
-    ``seed`` the validation part and the noise.
+    ``seed`` the validation part and the noise. Without ``test`` the test part is empty: that of a ready-made split is
+    left unread, and its file need not be there.
     """
     one_of("split", split, KINDS)
     at_least("noise", noise, 0.0)
     layout = {"user": user, "item": item, "weight": weight, "timestamp": timestamp, "separator": separator}
-    loaded = load(source, **layout, min_rating=min_rating, core=core)
+    loaded = load(source, **layout, min_rating=min_rating, core=core, test=test)
     if isinstance(loaded.content, GivenSplit):
         settings = {"split": split, "test_fraction": test_fraction, "last_n": last_n, "split_seed": split_seed}
         _refuse_changes(settings, "the test part")
+        if noise and loaded.content.test is None:
+            raise ConfigError(
+                f"noise must be 0 where the test part is left unread, for false positives are drawn outside it; got "
+                f"{noise!r}"
+            )
         parts = _complete(loaded.content, valid_fraction, seed)
         return Dataset(loaded.name, _noisy(parts, noise, seed), loaded.titles)
-    return split_interactions(
+    dataset = split_interactions(
         loaded.content,
         name=loaded.name,
         titles=loaded.titles,
@@ -212,6 +227,7 @@ def load_split(
         seed=seed,
         split_seed=split_seed,
     )
+    return dataset if test else replace(dataset, split=replace(dataset.split, test=_nothing(dataset.split.train)))
 
 
 def split_interactions(
@@ -258,14 +274,19 @@ def _refuse_changes(settings: dict[str, Any], given: str) -> None:
 
 
 def _complete(given: GivenSplit, valid_fraction: float, seed: int) -> Split:
+    test = _nothing(given.train) if given.test is None else given.test
     if given.valid is not None:
         _refuse_changes({"valid_fraction": valid_fraction}, "the validation part")
-        return Split(given.train, given.valid, given.test, "given")
+        return Split(given.train, given.valid, test, "given")
     train, valid = carve_validation(given.train, fraction=valid_fraction, seed=seed)
-    return Split(train, valid, given.test, "given")
+    return Split(train, valid, test, "given")
 
 
-def _load_named(name: str) -> Source:
+def _nothing(like: Interactions) -> Interactions:
+    return like.where(np.zeros(len(like), dtype=bool))
+
+
+def _load_named(name: str, test: bool) -> Source:
     info = DATASETS[name]
     if name == "synthetic":
         return Source(name, generate(info.users, info.items))
@@ -273,8 +294,8 @@ def _load_named(name: str) -> Source:
     if path.suffix == ".whl":
         content, titles = movielens.read_wheel(path)
         _check_counts(info, content, path)
-        return Source(name, content, titles)
-    content = read_given(path)
+        return Source(name, content if test else replace(content, test=None), titles)
+    content = read_given(path, test=test)
     _check_counts(info, content, path)
     wheel = cache_folder() / movielens.WHEEL
     has_titles = name == "movielens-100k" and wheel.is_file()
@@ -286,7 +307,7 @@ def _check_counts(info: DatasetInfo, content: GivenSplit, path: Path) -> None:
         "users": (info.users, content.train.n_users),
         "items": (info.items, content.train.n_items),
         "train interactions": (info.train, len(content.train)),
-        "test interactions": (info.test, len(content.test)),
+        "test interactions": (info.test, info.test if content.test is None else len(content.test)),
     }
     for what, (known, found) in counts.items():
         if known is not None and found != known:

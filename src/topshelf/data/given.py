@@ -33,10 +33,13 @@ Open = Callable[[str], bytes | None]
 
 @dataclass(frozen=True, eq=False)
 class GivenSplit:
-    """A train and a test part, perhaps a validation part, over the same users and items."""
+    """A train and a test part, perhaps a validation part, over the same users and items.
+
+    ``test`` is None where it was left unread.
+    """
 
     train: Interactions
-    test: Interactions
+    test: Interactions | None
     valid: Interactions | None = None
 
 
@@ -45,9 +48,13 @@ def is_given(path: Path) -> bool:
     return path.is_dir() or path.suffix.lower() == ".zip"
 
 
-def read_given(path: Path) -> GivenSplit:
-    """Read the paper's zip, a folder of its files or of LightGCN's, or a prepared folder."""
-    given = _read_any(path)
+def read_given(path: Path, *, test: bool = True) -> GivenSplit:
+    """Read the paper's zip, a folder of its files or of LightGCN's, or a prepared folder.
+
+    Without ``test`` the file of the test part is neither opened nor needed. Where no file lists the ids, the users and
+    items are then those of the other parts.
+    """
+    given = _read_any(path, test)
     _check_disjoint(given, path)
     return given
 
@@ -65,16 +72,16 @@ def _check_disjoint(given: GivenSplit, path: Path) -> None:
             )
 
 
-def _read_any(path: Path) -> GivenSplit:
+def _read_any(path: Path, test: bool) -> GivenSplit:
     if path.is_dir():
         if (path / "train.parquet").is_file():
-            return _read_prepared(path)
+            return _read_prepared(path, test)
         if (path / "train.txt").is_file() and not (path / "train.tsv").is_file():
-            return _read_texts(path)
-        return _read_paper(lambda name: _file_bytes(path / name), str(path))
+            return _read_texts(path, test)
+        return _read_paper(lambda name: _file_bytes(path / name), str(path), test)
     try:
         with zipfile.ZipFile(path) as archive:
-            return _read_paper(lambda name: member_bytes(archive, name), str(path))
+            return _read_paper(lambda name: member_bytes(archive, name), str(path), test)
     except zipfile.BadZipFile as error:
         raise DataError(f"{path} is not a sound zip file: {error}. Fetch it again.") from error
     except OSError as error:
@@ -102,26 +109,27 @@ def _file_bytes(path: Path) -> bytes | None:
         raise DataError(f"{path} cannot be opened: {error}.") from error
 
 
-def _read_paper(open_file: Open, source: str) -> GivenSplit:
-    train, test = (_pairs(open_file, name, source) for name in ("train.tsv", "test.tsv"))
-    users, items = (_listed_ids(open_file, role, [train[role], test[role]], source) for role in ("user", "item"))
-    return GivenSplit(
-        _indexed(train, users, items, f"{source} train.tsv"),
-        _indexed(test, users, items, f"{source} test.tsv"),
+def _read_paper(open_file: Open, source: str, test: bool) -> GivenSplit:
+    names = ("train", "test") if test else ("train",)
+    tables = {name: _pairs(open_file, f"{name}.tsv", source) for name in names}
+    users, items = (
+        _listed_ids(open_file, role, [table[role] for table in tables.values()], source) for role in ("user", "item")
     )
+    parts = {name: _indexed(table, users, items, f"{source} {name}.tsv") for name, table in tables.items()}
+    return GivenSplit(parts["train"], parts.get("test"))
 
 
-def _read_texts(folder: Path) -> GivenSplit:
+def _read_texts(folder: Path, test: bool) -> GivenSplit:
     """LightGCN's folder: train.txt and test.txt, perhaps valid.txt; the numbers in them are the ids."""
-    names = [name for name in ("train", "test", "valid") if name != "valid" or (folder / "valid.txt").is_file()]
-    if not (folder / "test.txt").is_file():
+    names = ["train", *(["test"] if test else []), *(["valid"] if (folder / "valid.txt").is_file() else [])]
+    if test and not (folder / "test.txt").is_file():
         raise DataError(f"{folder} has no test.txt beside its train.txt. A ready-made split holds both.")
     tables = read_alike([folder / f"{name}.txt" for name in names])
     users, items = (
         _listed_ids(lambda _: None, role, [table[role] for table in tables], str(folder)) for role in ("user", "item")
     )
-    parts = [_indexed(table, users, items, str(folder)) for table in tables]
-    return GivenSplit(*parts)
+    parts = {name: _indexed(table, users, items, str(folder)) for name, table in zip(names, tables, strict=True)}
+    return GivenSplit(parts["train"], parts.get("test"), parts.get("valid"))
 
 
 def _pairs(open_file: Open, name: str, source: str) -> pl.DataFrame:
@@ -176,20 +184,21 @@ def _positions(column: pl.Series, ids: IdMap, is_dense: bool) -> np.ndarray:
     return column.to_numpy()
 
 
-def _read_prepared(folder: Path) -> GivenSplit:
+def _read_prepared(folder: Path, test: bool) -> GivenSplit:
+    wanted = PARTS if test else ("train", "valid")
     tables = {
         name: canonical(
             pl.scan_parquet(folder / f"{name}.parquet", glob=False), Columns(), str(folder / f"{name}.parquet")
         )
-        for name in PARTS
+        for name in wanted
         if (folder / f"{name}.parquet").is_file() and not _is_empty(folder / f"{name}.parquet")
     }
     for name in ("train", "test"):
-        if name not in tables:
+        if name in wanted and name not in tables:
             raise DataError(f"{folder} has no interactions in {name}.parquet. Make it again: topshelf data prepare")
     maps = [_prepared_ids(folder, role, tables) for role in ("user", "item")]
     parts = {name: Interactions.from_canonical(table, *maps) for name, table in tables.items()}
-    return GivenSplit(parts["train"], parts["test"], parts.get("valid"))
+    return GivenSplit(parts["train"], parts.get("test"), parts.get("valid"))
 
 
 def _is_empty(path: Path) -> bool:

@@ -98,10 +98,10 @@ class Fitted:
         }
 
 
-def load_dataset(config: RunConfig) -> Dataset:
-    """The split that the config asks for."""
+def load_dataset(config: RunConfig, *, test: bool = True) -> Dataset:
+    """The split that the config asks for; without ``test``, that part is empty and, where it is a file, unread."""
     settings = config.data.model_dump()
-    return load_split(settings.pop("source"), **settings, seed=config.seed)
+    return load_split(settings.pop("source"), **settings, seed=config.seed, test=test)
 
 
 def fit(

@@ -1,4 +1,4 @@
-"""What tuning sees of the data: train and validation. The test part is left behind where the data are loaded."""
+"""What tuning sees of the data: train and validation. The file of a test part is not opened."""
 
 from __future__ import annotations
 
@@ -76,4 +76,4 @@ class Parts:
 
 def load_parts(config: RunConfig) -> Parts:
     """Train and validation of the source that the config names."""
-    return Parts.of(load_dataset(config))
+    return Parts.of(load_dataset(config, test=False))
