@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from topshelf.losses import LISTWISE, LOSSES
+from topshelf.models import MODELS
+from topshelf.models.describe import describe
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -32,7 +34,9 @@ def generate():
     return module(ROOT / "docs" / "generate.py")
 
 
-@pytest.mark.parametrize("name", ["docs/settings.md", "docs/losses/reference.md"])
+@pytest.mark.parametrize(
+    "name", ["docs/settings.md", "docs/losses/reference.md", "docs/models/reference.md", "docs/models/README.md"]
+)
 def test_the_generated_pages_are_what_the_code_says(generate, name):
     assert (ROOT / name).read_text() == generate.pages()[ROOT / name], "run python docs/generate.py"
 
@@ -46,8 +50,32 @@ def test_every_loss_has_an_entry_with_its_formula_and_its_sections(generate):
             assert entry.count(f"\n- **{section}:** ") == 1, entry[:40]
 
 
-def test_nothing_of_the_docstrings_markup_is_left_in_the_reference(generate):
-    text = re.sub(r"```math\n.*?```|`[^`]+`", "", generate.reference_page(), flags=re.DOTALL)
+def test_every_model_has_an_entry_with_its_formula_its_sections_and_its_settings(generate):
+    entries = generate.models_page().split("\n### ")[1:]
+    assert [entry.splitlines()[0] for entry in entries] == list(MODELS)
+    for entry, row in zip(entries, describe(), strict=True):
+        assert "\n```math\n" in entry
+        for section in ("Use when", "Cost", "Paper"):
+            assert entry.count(f"\n- **{section}:** ") == 1, entry[:40]
+        assert re.findall(r"^\| `(\w+)` \|", entry, flags=re.MULTILINE) == list(row["settings"])
+        assert f"New users: {'yes' if row['new_users'] else 'no'}." in entry
+
+
+def test_the_page_that_helps_to_choose_a_model_has_a_line_for_each(generate):
+    names = re.findall(r"^\| \[`(\w+)`\]\(reference\.md#\w+\) \| (.+?) \|", generate.models_table(), flags=re.MULTILINE)
+    assert names == [(row["name"], row["form"]) for row in describe()]
+
+
+def test_only_the_table_of_a_page_is_made_anew(generate, tmp_path):
+    begin, end = generate.TABLE
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n\n{begin}old\n{end}\nafter\n")
+    assert generate.with_table(page, "new\n") == f"before\n\n{begin}new\n{end}\nafter\n"
+
+
+@pytest.mark.parametrize("page", ["reference_page", "models_page"])
+def test_nothing_of_the_docstrings_markup_is_left_in_the_reference(generate, page):
+    text = re.sub(r"```math\n.*?```|`[^`]+`", "", getattr(generate, page)(), flags=re.DOTALL)
     assert "`" not in text
     assert ":math:" not in text
     assert not re.search(r":\w+:|\.\. \w+::|[ ]{3}\S", text)
@@ -123,6 +151,28 @@ def test_the_example_of_the_trainer_beats_popularity():
     assert min(scores.values()) > 2 * popularity
 
 
+@pytest.fixture(scope="module")
+def any_model():
+    return module(ROOT / "examples" / "any_model.py")
+
+
+def test_the_example_of_models_beats_popularity(any_model):
+    scores = any_model.main(["lightgcn", "ease", "popularity"])
+    popularity = scores.pop("popularity")
+    assert min(scores.values()) > 2 * popularity
+
+
+def test_the_example_serves_new_users_as_known_ones_with_the_same_items(any_model):
+    run = any_model.fitted("ease")
+    train = run.dataset.split.train.ragged()
+    some = torch.tensor([3, 11])
+    queries, items = run.model.encode(some)
+    histories = train.select(some)
+    scores = queries @ items.T
+    scores[histories.owner(), histories.indices] = -torch.inf
+    assert torch.equal(any_model.for_new_users(run, histories), scores.topk(any_model.K).indices)
+
+
 # Lightning 2.6.6 calls what torch 2.13 deprecates: https://github.com/Lightning-AI/pytorch-lightning/issues/21326.
 # Take this out once a release of Lightning is quiet.
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning")
@@ -139,11 +189,12 @@ def test_topshelf_does_not_import_lightning():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_code_on_the_page_of_examples_is_in_the_files():
-    page = (ROOT / "docs" / "losses" / "examples.md").read_text()
+@pytest.mark.parametrize(("name", "n_blocks"), [("losses/examples.md", 5), ("models/README.md", 1)])
+def test_the_code_on_the_pages_of_examples_is_in_the_files(name, n_blocks):
+    page = (ROOT / "docs" / name).read_text()
     sources = [path.read_text() for path in (ROOT / "examples").glob("*.py")]
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
-    assert len(blocks) >= 5
+    assert len(blocks) >= n_blocks
     for block in blocks:
         shifted = [textwrap.indent(block, " " * indent) for indent in (0, 4, 8)]
         assert any(text in source for text in shifted for source in sources), block

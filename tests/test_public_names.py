@@ -12,9 +12,9 @@ import topshelf
 
 ROOT = Path(__file__).parents[1]
 NAMES = [
-    "BPR", "EASE", "MF", "CheckpointError", "ConfigError", "DataError", "Evaluation", "Interactions", "Popularity",
-    "Recommender", "RunConfig", "SLatK", "SoftmaxLoss", "TopshelfError", "TrainingError", "compare", "evaluate", "fit",
-    "load", "load_split", "resume",
+    "BPR", "EASE", "MF", "CheckpointError", "ConfigError", "DataError", "Evaluation", "Interactions", "LightGCN",
+    "Popularity", "Recommender", "RunConfig", "SLatK", "SoftmaxLoss", "TopshelfError", "TrainingError", "XSimGCL",
+    "compare", "evaluate", "fit", "load", "load_split", "resume",
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfError, TrainingError
     from topshelf.evaluation import Evaluation, compare, evaluate
     from topshelf.losses import BPR, SLatK, SoftmaxLoss
-    from topshelf.models import EASE, MF, Popularity
+    from topshelf.models import EASE, MF, LightGCN, Popularity, XSimGCL
     from topshelf.recommender import Recommender
     from topshelf.training import fit, load, resume
 
@@ -36,6 +36,7 @@ __all__ = [
     "DataError",
     "Evaluation",
     "Interactions",
+    "LightGCN",
     "Popularity",
     "Recommender",
     "RunConfig",
@@ -43,6 +44,7 @@ __all__ = [
     "SoftmaxLoss",
     "TopshelfError",
     "TrainingError",
+    "XSimGCL",
     "compare",
     "evaluate",
     "fit",
@@ -57,7 +59,7 @@ _HOMES = {
     "errors": ["CheckpointError", "ConfigError", "DataError", "TopshelfError", "TrainingError"],
     "evaluation": ["Evaluation", "compare", "evaluate"],
     "losses": ["BPR", "SLatK", "SoftmaxLoss"],
-    "models": ["EASE", "MF", "Popularity"],
+    "models": ["EASE", "MF", "LightGCN", "Popularity", "XSimGCL"],
     "recommender": ["Recommender"],
     "training": ["fit", "load", "resume"],
 }

@@ -15,6 +15,7 @@ import pytest
 from topshelf.cli import main
 from topshelf.data import generate
 from topshelf.losses import LISTWISE, LOSSES
+from topshelf.models import MODELS
 from topshelf.training import checkpoint
 
 SHORT = ["--k", "5", "--quiet", "--set", "train.epochs=4", "--set", "train.validate_every=2"]
@@ -39,11 +40,53 @@ def test_losses_lists_every_name_with_its_summary_and_ranges():
     assert {row["name"] for row in rows if row["form"] == "graded"} == LISTWISE.keys()
     words = " ".join(shown.replace("│", " ").split())
     for row in rows:
-        assert row["name"] in words
-        assert row["summary"] in words
+        assert f"{row['name']} {row['summary']} Use when: {row['use_when'].partition('. ')[0]}" in words
     assert ragged["slatk"]["ranges"]["threshold.every"] == [5, 20]
     assert ragged["slatk"]["settings"]["tau"] == 0.2
     assert "loss.tau_weight: 0.5, 0.75, 1, " in words
+
+
+def test_models_lists_every_name_with_when_to_use_it_its_cost_and_its_ranges():
+    shown, rows = topshelf("models"), json.loads(topshelf("models", "--json"))
+    assert [row["name"] for row in rows] == list(MODELS)
+    words = " ".join(shown.replace("│", " ").split())
+    for row in rows:
+        assert f"{row['name']} {row['summary']}" in words
+        assert f"Use when: {row['use_when'].partition('. ')[0]}" in words
+        assert f"Cost: {row['cost'].partition('. ')[0]}" in words
+        assert row["paper"]
+    listed = {row["name"]: row for row in rows}
+    assert (listed["mf"]["form"], listed["ease"]["form"]) == ("trained", "closed form")
+    assert (listed["mf"]["new_users"], listed["ease"]["new_users"]) == (False, True)
+    assert listed["xsimgcl"]["settings"]["variant"] == "reference"
+    assert listed["xsimgcl"]["ranges"] == {"model.weight": [0.05, 0.1, 0.2]}
+    assert "model.weight: 0.05, 0.1, 0.2" in words
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_shown_with_all_that_is_known_of_it(name):
+    (row,) = json.loads(topshelf("models", name, "--json"))
+    words = " ".join(topshelf("models", name).split())
+    assert f"topshelf train --model {name}" in words
+    for key in ("summary", "use_when", "cost", "paper", "relations", "about_settings"):
+        assert row[key] in words
+    for setting, default in row["settings"].items():
+        default = tuple(default) if isinstance(default, list) else default
+        shown = f"{default:g}" if isinstance(default, float) else default
+        assert f"│ model.{setting} │ {shown} │" in words
+
+
+def test_a_loss_of_two_forms_is_shown_in_both():
+    words = " ".join(topshelf("losses", "softmax").split())
+    assert "topshelf train --loss softmax" in words
+    assert "topshelf.losses.LISTWISE['softmax']" in words
+    assert [row["form"] for row in json.loads(topshelf("losses", "softmax", "--json"))] == ["ragged", "graded"]
+    assert "│ loss.tau │ 0.2 │ 0.01, 0.05, 0.1, 0.2, 0.5 │" in words
+
+
+def test_the_help_names_every_model():
+    words = topshelf("train", "--help").replace("│", " ").split()
+    assert set(MODELS) <= {word.strip(",:;.") for word in words}
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +177,19 @@ def test_the_offline_demo_ends_in_a_table_and_a_page(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["train"], ["evaluate"], ["recommend"], ["demo"], ["data"], ["data", "prepare"], ["data", "show"]]
+    "command",
+    [
+        [],
+        ["train"],
+        ["evaluate"],
+        ["recommend"],
+        ["losses"],
+        ["models"],
+        ["demo"],
+        ["data"],
+        ["data", "prepare"],
+        ["data", "show"],
+    ],
 )
 def test_help_has_an_example(command):
     shown = topshelf(*command, "--help")
@@ -152,7 +207,9 @@ def test_help_has_an_example(command):
         ("train --data {csv} --k 0 --out {new}", "k: input should be greater than or equal to 1, got 0"),
         ("train --data {csv} --k 51 --out {new}", "k must be <= 50 (clicks.csv has 50 items), got 51"),
         ("train --data {csv} --loss hinge --out {new}", "loss.name must be one of bpr, softmax, slatk"),
-        ("train --data {csv} --model vae --out {new}", "model.name must be one of mf, ease, popularity"),
+        ("train --data {csv} --model vae --out {new}", f"model.name must be one of {', '.join(MODELS)}, got 'vae'"),
+        ("models vae", f"model must be one of {', '.join(MODELS)}, got 'vae'"),
+        ("losses hinge", "loss must be one of bpr, softmax, slatk"),
         ("train --data {csv} --set train.epoch=3 --out {new}", "train.epoch is not a setting; accepted here: epochs"),
         (
             "train --data {csv} --set loss.temperature=3 --out {new}",

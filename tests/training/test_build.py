@@ -10,10 +10,10 @@ import torch
 from topshelf.config import make_config
 from topshelf.errors import ConfigError
 from topshelf.losses import BPR, LOSSES, SLatK, SoftmaxLoss
-from topshelf.losses.describe import GIVEN
 from topshelf.models import EASE, MF, MODELS
 from topshelf.negatives import Catalogue, InBatch, PerQuery, Shared
 from topshelf.ragged import ragged_from_pairs
+from topshelf.registry import GIVEN
 from topshelf.training.build import build_loss, build_model, build_negatives, build_objective, resolve
 
 

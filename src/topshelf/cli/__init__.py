@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from topshelf.cli import data
-from topshelf.cli.commands import demo, evaluate, losses, recommend, train
+from topshelf.cli.commands import demo, evaluate, losses, models, recommend, train
 from topshelf.cli.diagnose import diagnose
 from topshelf.cli.tune import tune
 from topshelf.errors import TopshelfError, TrainingError
@@ -45,6 +45,7 @@ app.command()(train)
 app.command()(evaluate)
 app.command()(recommend)
 app.command()(losses)
+app.command()(models)
 app.command()(demo)
 app.command()(diagnose)
 app.command()(tune)

@@ -1,8 +1,9 @@
-"""train, evaluate, recommend and demo: each a few lines over one library call."""
+"""train, evaluate, recommend, losses, models and demo: each a few lines over one library call."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,19 +13,23 @@ from topshelf import demo as demonstration
 from topshelf import training
 from topshelf.cli import show
 from topshelf.config import assemble, merged, overrides
-from topshelf.errors import ConfigError
+from topshelf.errors import ConfigError, one_of
 from topshelf.evaluation import compare
-from topshelf.losses.describe import describe
+from topshelf.losses.describe import describe as describe_losses
 from topshelf.models import MODELS
+from topshelf.models.describe import describe as describe_models
 from topshelf.recommender import Recommender
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+OnlyName = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one, and all that is known of it.")]
 
 
 def train(
     config: Annotated[Path | None, typer.Argument(help="A TOML file with the run's settings.")] = None,
     data: Annotated[str | None, typer.Option(help="A file, a folder, or the name of a dataset.")] = None,
-    model: Annotated[str | None, typer.Option(help="mf (the default), ease, popularity.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help=f"mf if left out; one of {', '.join(MODELS)}: see topshelf models.")
+    ] = None,
     loss: Annotated[
         str | None, typer.Option(help="slatk (the default), softmax, bpr, ...: see topshelf losses.")
     ] = None,
@@ -137,16 +142,32 @@ def recommend(
     show.recommendations(table, out)
 
 
-def losses(as_json: AsJson = False) -> None:
-    """List every loss: what it is, and what is searched when it is tuned.
+def losses(name: OnlyName = None, as_json: AsJson = False) -> None:
+    """List every loss: what it is, when to use it, and what is searched when it is tuned.
 
     The names of the first table go with `topshelf train --loss`; those of the second rank graded lists, from Python.
+
+    Examples:
+
+      topshelf losses
+
+      topshelf losses slatk
     """
-    rows = describe()
-    if as_json:
-        typer.echo(json.dumps(rows, indent=2))
-    else:
-        show.losses(rows)
+    _registered("loss", describe_losses(), show.losses, name, as_json)
+
+
+def models(name: OnlyName = None, as_json: AsJson = False) -> None:
+    """List every model: what it is, when to use it, what it costs, and what is searched when it is tuned.
+
+    The names go with `topshelf train --model` and `topshelf tune --model`.
+
+    Examples:
+
+      topshelf models
+
+      topshelf models lightgcn
+    """
+    _registered("model", describe_models(), show.models, name, as_json)
 
 
 def demo(
@@ -159,6 +180,25 @@ def demo(
     Example: topshelf demo --out runs/demo
     """
     demonstration.run(out, seed=seed, offline=offline)
+
+
+def _registered(
+    what: str,
+    rows: list[dict[str, Any]],
+    listing: Callable[[list[dict[str, Any]]], None],
+    name: str | None,
+    as_json: bool,
+) -> None:
+    """The rows of a registry, or the one of that name; a loss may have a form of the same name for graded lists."""
+    if name is not None:
+        one_of(what, name, dict.fromkeys(row["name"] for row in rows))
+        rows = [row for row in rows if row["name"] == name]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    elif name is not None:
+        show.entries(what, rows)
+    else:
+        listing(rows)
 
 
 def _cutoffs(text: str | None) -> tuple[int, ...] | None:

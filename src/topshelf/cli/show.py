@@ -13,6 +13,7 @@ from rich.table import Table
 
 from topshelf.errors import ConfigError
 from topshelf.recommender import Recommender
+from topshelf.registry import first_sentence
 from topshelf.statistics import PairedResult
 from topshelf.training import Fitted
 
@@ -69,26 +70,65 @@ def evaluation(found: dict[str, Any], title: str) -> None:
         console.print(f"{found['n_skipped']:,} users with nothing to find left out", style="dim", highlight=False)
 
 
+FORMS = {
+    "ragged": "Recommendation: topshelf train --loss NAME",
+    "graded": "Graded lists: topshelf.losses.LISTWISE['NAME']",
+    "trained": "Trained by a loss: topshelf train --model NAME --loss LOSS",
+    "closed form": "Closed form, without a loss: topshelf train --model NAME",
+}
+LABELS = {
+    "use_when": "Use when",
+    "cost": "Cost",
+    "paper": "Paper",
+    "relations": "Relations",
+    "about_settings": "Settings",
+}
+
+
 def losses(rows: Sequence[dict[str, Any]]) -> None:
-    """A table for each of the two forms, with the search ranges under each summary."""
-    titles = {
-        "ragged": "Recommendation: topshelf train --loss NAME",
-        "graded": "Graded lists: topshelf.losses.LISTWISE",
-    }
-    for form, title in titles.items():
-        table = Table(title=title, title_justify="left", show_lines=True)
+    """A table for each form: summary, when to use it, search ranges."""
+    _listing(rows, "what it is, when to use it, and what is searched", ("use_when",))
+
+
+def models(rows: Sequence[dict[str, Any]]) -> None:
+    """A table for each form: summary, when to use it, cost, search ranges."""
+    _listing(rows, "what it is, when to use it, its cost, and what is searched", ("use_when", "cost"))
+
+
+def _listing(rows: Sequence[dict[str, Any]], heading: str, keys: Sequence[str]) -> None:
+    for form in dict.fromkeys(row["form"] for row in rows):
+        table = Table(title=FORMS[form], title_justify="left", show_lines=True)
         table.add_column("name", no_wrap=True)
-        table.add_column("what it is, and what is searched")
+        table.add_column(heading)
         for row in rows:
             if row["form"] == form:
-                ranges = [
-                    f"{key}: {', '.join(f'{value:g}' if isinstance(value, float) else str(value) for value in values)}"
-                    for key, values in row["ranges"].items()
-                ]
+                lines = [row["summary"], *(f"{LABELS[key]}: {first_sentence(row[key])}" for key in keys)]
+                ranges = [f"{key}: {_values(values)}" for key, values in row["ranges"].items()]
                 table.add_row(
-                    row["name"], escape(row["summary"]) + "".join(f"\n[dim]{escape(line)}[/dim]" for line in ranges)
+                    row["name"], "\n".join([*map(escape, lines), *(f"[dim]{escape(x)}[/dim]" for x in ranges)])
                 )
         Console().print(table)
+
+
+def entries(section: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Everything about each row: what it says of itself, its settings and their ranges."""
+    for row in rows:
+        lines = [row["summary"], *(f"{label}: {row[key]}" for key, label in LABELS.items() if row[key])]
+        if "new_users" in row:
+            lines.append(f"New users: {'yes, from their items' if row['new_users'] else 'no, only by training again'}.")
+        for line in [FORMS[row["form"]].replace("NAME", row["name"]), *lines]:
+            Console().print(line, highlight=False, markup=False)
+        own = {f"{section}.{key}": value for key, value in row["settings"].items()}
+        table = Table("setting", "default", "searched")
+        for key in dict.fromkeys([*own, *row["ranges"]]):
+            default = _values([own[key]]) if key in own else ""
+            table.add_row(escape(key), escape(default), escape(_values(row["ranges"].get(key, ()))))
+        if table.row_count:
+            Console().print(table)
+
+
+def _values(values: Sequence[Any]) -> str:
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
 
 
 def paired(result: PairedResult, metric: str, first: str, second: str) -> None:

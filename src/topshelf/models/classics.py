@@ -12,9 +12,15 @@ from topshelf.ragged import Ragged
 
 
 class Popularity(Model):
-    """The same list for everybody: items by how many queries have them in training.
+    r"""The same list for everybody: items by how many queries have them in training.
 
-    Use when: a floor is wanted that every other number must clear.   Cost: one count an item.
+    .. math:: s_{uj} = \sum_v x_{vj}
+
+    Use when: a floor is wanted that every other number must clear.
+    Cost: one count an item.
+    Paper: as a baseline, Cremonesi et al., Performance of recommender algorithms on top-N recommendation tasks, RecSys
+        2010.
+    Relations: what users of whom nothing is known get from every model.
     """
 
     is_closed_form: ClassVar[bool] = True

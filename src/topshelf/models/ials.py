@@ -24,15 +24,15 @@ class IALS(Model):
         + \lambda \Big( \sum_u (|u| + \alpha_0 I)^\nu \lVert q_u \rVert^2
         + \sum_i (|i| + \alpha_0 U)^\nu \lVert v_i \rVert^2 \Big)
 
+    Settings: ``dim``; ``alpha`` :math:`\alpha_0`, the weight of all cells; ``l2`` :math:`\lambda`, whose best value is
+        narrow and falls as ``alpha`` grows; ``scaling`` :math:`\nu`, 1 to hold those with much data down in proportion,
+        0 for one penalty for all; ``iterations``, each of which solves all queries, then all items, exactly.
     Use when: a factorisation is wanted without learning rates; unseen users are served by :meth:`solve`.
     Cost: (n_queries + n_items) x dim numbers; an iteration solves for each query and each item a system as large as its
         list, but at most dim, in blocks of 64 MiB.
     Paper: Hu et al., Collaborative filtering for implicit feedback datasets, ICDM 2008, in the form of Rendle et al.,
         Revisiting the performance of iALS on item recommendation benchmarks, RecSys 2022. The ranges are
         ours, around what validation chose on Health and MovieLens.
-    Settings: ``dim``; ``alpha`` :math:`\alpha_0`, the weight of all cells; ``l2`` :math:`\lambda`, whose best value is
-        narrow and falls as ``alpha`` grows; ``scaling`` :math:`\nu`, 1 to hold those with much data down in proportion,
-        0 for one penalty for all; ``iterations``, each of which solves all queries, then all items, exactly.
     Relations: weight 1 + a of observed cells and penalty b, as Hu et al. have it, is ``alpha`` 1 / a, ``l2``
         b / (1 + a) and ``scaling`` 0, but for the length of the vectors.
     """

@@ -20,11 +20,12 @@ class LightGCN(Model):
 
     .. math:: e_t^{(l+1)} = \sum_{s \in N(t)} e_s^{(l)} / \sqrt{d_t d_s}, \qquad e = \frac{1}{L+1} \sum_{l=0}^L e^{(l)}
 
+    Settings: ``n_layers`` L (2 in the SL@K paper); ``dim``, ``score`` and ``init`` as in MF.
     Use when: users have few items each, so that what neighbours have says more than a vector of one's own.
     Cost: MF's parameters; 2 n_layers sparse products with the positives at every step, and as many backwards. The graph
-    takes 24 bytes a positive in memory, and nothing in files.
+        takes 24 bytes a positive in memory, and nothing in files.
     Paper: He et al., LightGCN: simplifying and powering graph convolution network for recommendation, SIGIR 2020.
-    Settings: ``n_layers`` L (2 in the SL@K paper); ``dim``, ``score`` and ``init`` as in MF.
+    Relations: without layers it is :class:`MF`.
     """
 
     def __init__(
@@ -60,12 +61,13 @@ class LightGCNPlusPlus(Model):
     .. math:: e_t^{(l+1)} = \sum_{s \in N(t)} d_t^{-\alpha} d_s^{-\beta} \frac{e_s^{(l)}}{\|e_s^{(l)}\|}, \qquad
         e = \gamma e^{(0)} + \frac{1 - \gamma}{L} \sum_{l=1}^L e^{(l)}
 
+    Settings: ``alpha`` α, ``beta`` β, ``gamma`` γ as published with the SL@K benchmark; ``n_layers`` L; ``dim``,
+        ``score`` and ``init`` as in MF. The searched values lie around the published ones.
     Use when: LightGCN does well and a better one is looked for, by tuning α, β and γ.
     Cost: LightGCN's, and rows made of length one at every layer.
     Paper: Lee et al., Revisiting LightGCN: unexpected inflexibility, inconsistency, and a remedy towards improved
-    recommendation, RecSys 2024.
-    Settings: ``alpha`` α, ``beta`` β, ``gamma`` γ as published with the SL@K benchmark; ``n_layers`` L; ``dim``,
-    ``score`` and ``init`` as in MF. The searched values lie around the published ones.
+        recommendation, RecSys 2024.
+    Relations: :class:`LightGCN` has α = β = 1/2, γ = 1/(L + 1), and neighbours of their own length.
     """
 
     ranges: ClassVar[Ranges] = {

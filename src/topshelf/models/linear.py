@@ -21,10 +21,12 @@ class EASE(Model):
 
     .. math:: B_{ij} = -P_{ij} / P_{jj}, \quad P = (X^\top X + \lambda I)^{-1}; \qquad s_u = x_u B
 
-    Use when: the catalogue has up to some tens of thousands of items; one setting, fitted in seconds.
-    Cost: n_items^2 weights and an n_items^3 inverse; refused above ``memory`` bytes.
+    Settings: ``l2`` :math:`\lambda`; ``memory``, the most bytes that fitting may take.
+    Use when: the catalogue has up to some tens of thousands of items, and one setting is enough to tune.
+    Cost: n_items^2 weights and an n_items^3 inverse. Fitting takes 20 n_items^2 bytes; refused above ``memory``.
     Paper: Steck, Embarrassingly shallow autoencoders for sparse data, WWW 2019. The range is around its best, 200 to
         1000, and wider below, where small datasets have theirs.
+    Relations: :class:`SLIM` without ``l1``, its weights free to be negative.
     """
 
     is_closed_form: ClassVar[bool] = True

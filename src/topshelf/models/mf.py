@@ -10,11 +10,16 @@ from topshelf.models.tables import Init, Score, checked_score, for_score, new_ta
 
 
 class MF(Model):
-    """Matrix factorisation with cosine or dot scores.
+    r"""Matrix factorisation with cosine or dot scores.
 
+    .. math:: s_{ui} = \frac{q_u^\top v_i}{\lVert q_u \rVert \, \lVert v_i \rVert} \quad \text{or} \quad q_u^\top v_i
+
+    Settings: ``dim``, the length of the vectors q and v; ``score`` "cosine" for softmax losses, "dot" for BPR (a run
+        takes what its loss prefers); ``init`` "xavier" (uniform) or "normal", N(0, 1).
     Use when: in doubt; the fastest model to train, and on most of the paper's datasets its best or second best.
-    Cost: (n_queries + n_items) x dim parameters.   Paper: Koren et al., Matrix factorization techniques, 2009.
-    Settings: ``score`` "cosine" for softmax losses, "dot" for BPR; ``init`` "xavier" (uniform) or "normal", N(0, 1).
+    Cost: (n_queries + n_items) x dim parameters.
+    Paper: Koren et al., Matrix factorization techniques for recommender systems, Computer 2009.
+    Relations: :class:`LightGCN` without layers.
     """
 
     def __init__(

@@ -20,9 +20,12 @@ class NCF(Model):
 
     with a ReLU after every layer, the last one too. NCF's own network takes a user and an item together and cannot rank
     a catalogue by products; this is the form that the benchmark of the SL@K paper has.
-    Use when: that benchmark's NCF is to be compared with.   Cost: MF's, and the item network over all items a step.
-    Paper: He et al., Neural collaborative filtering, WWW 2017.
+
     Settings: ``hidden``, the widths between; ``dim``, ``score`` and ``init`` as in MF.
+    Use when: the NCF of the SL@K paper's benchmark is to be compared with.
+    Cost: MF's, and the item network over all items a step.
+    Paper: He et al., Neural collaborative filtering, WWW 2017.
+    Relations: :class:`MF` where the networks give nothing.
     """
 
     def __init__(

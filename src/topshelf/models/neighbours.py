@@ -21,16 +21,17 @@ class ItemKNN(SparseItemItem):
         c_{ij} = \frac{a_i^\top a_j}{\lVert a_i \rVert^{2p} \lVert a_j \rVert^{2(1 - p)} + h}, \quad
         a_{ui} = x_{ui} w_u
 
-    Use when: a list must be explained ("because you have"), or a floor is wanted that is fitted in a second.
+    Settings: ``k`` neighbours an item, N_k(j); ``shrink`` h, which tells few common users from many; ``asymmetry`` p,
+        0.5 for the cosine, more to let popular items through; ``weighting`` w_u, "none" for 1, "tfidf" for
+        :math:`\log(I / |u|)`, so that users of many items count less (what BM25 adds to it cancels in the cosine);
+        ``memory``, the most bytes of the table.
+    Use when: a list must be explained ("because you have"), or a floor is wanted that is fitted in moments.
     Cost: the counts of common users, a block of items at a time; k weights an item, scored as a dense table of
         n_items^2; refused above ``memory`` bytes.
     Paper: Sarwar et al., Item-based collaborative filtering recommendation algorithms, WWW 2001; asymmetry of Aiolli,
         Efficient top-N recommendation for very large scale binary rated datasets, RecSys 2013. Ranges within those
         of Ferrari Dacrema et al., A troubling analysis of reproducibility and progress in recommender systems research,
         TOIS 2021.
-    Settings: ``k`` neighbours an item, N_k(j); ``shrink`` h, which tells few common users from many; ``asymmetry`` p,
-        0.5 for the cosine, more to let popular items through; ``weighting`` w_u, "none" for 1, "tfidf" for
-        :math:`\log(I / |u|)`, so that users of many items count less. (What BM25 adds to it cancels in the cosine.)
     """
 
     ranges: ClassVar[Ranges] = {
@@ -80,14 +81,14 @@ class RP3beta(SparseItemItem):
     .. math:: s_{uj} = \sum_{i \in u} W_{ij}, \quad
         W_{ij} = \frac{1}{|j|^\beta} \sum_v \frac{x_{vi} x_{vj}}{|i|^\alpha |v|^\alpha}
 
-    Use when: a strong baseline is wanted in a second, and rare items should be seen.
+    Settings: ``alpha``, the power of each step's probability; ``beta``, of the popularity that is divided out; ``k``,
+        how many ways on from an item i are kept; ``memory``, the most bytes of the table.
+    Use when: a strong baseline is wanted in moments, and rare items should be seen.
     Cost: the counts of common users, a block of items at a time; k weights an item, scored as a dense table of
         n_items^2; refused above ``memory`` bytes.
     Paper: Paudel et al., Updatable, accurate, diverse, and scalable recommendations for interactive applications, TiiS
         2017; alpha of Cooper et al., Random walks in recommender systems, WWW 2014. Ranges within those of Ferrari
         Dacrema et al., A troubling analysis of reproducibility and progress in recommender systems research, TOIS 2021.
-    Settings: ``alpha``, the power of each step's probability; ``beta``, of the popularity that is divided out; ``k``,
-        how many ways on from an item i are kept.
     """
 
     ranges: ClassVar[Ranges] = {

@@ -31,15 +31,17 @@ class XSimGCL(Model):
 
     where A is LightGCN's and V the users, then the items, of the batch; the noise ε has length ``noise`` for every
     node, and is there in training only.
-    Use when: the long tail matters; the contrast spreads vectors out, and costs accuracy where the loss does so already
-    (SL@20 on Health, as published: NDCG@20 0.1332 here, 0.1371 with LightGCN).
+
+    Settings: ``n_layers`` L; ``noise``; ``contrast_layer`` l* (0: the vectors themselves); ``temperature`` τ;
+        ``weight`` λ; ``n_contrast``: most users, and items, of a batch that are contrasted, drawn at random (a batch of
+        whole users may hold most of the catalogue); ``variant`` "reference": noise is uniform, so that it stays in the
+        vector's orthant, and each node of the batch counts once; "slatk": as the SL@K paper's code has it, noise is
+        Gaussian and a node counts as often as the batch's pairs have it. ``dim`` and ``score`` as in MF.
+    Use when: the long tail matters. The contrast spreads vectors out, and costs accuracy where the loss does so already
+        (SL@20 on Health in the SL@K paper: NDCG@20 0.1332 with XSimGCL, 0.1371 with LightGCN).
     Cost: LightGCN's with 3 layers, one random number a cell and layer, and contrasts of n_contrast^2 x dim.
     Paper: Yu et al., XSimGCL: towards extremely simple graph contrastive learning for recommendation, TKDE 2023.
-    Settings: ``n_layers`` L; ``noise``; ``contrast_layer`` l* (0: the vectors themselves); ``temperature`` τ;
-    ``weight`` λ; ``n_contrast``: most users, and items, of a batch that are contrasted, drawn at random (a batch of
-    whole users may hold most of the catalogue); ``variant`` "reference": noise is uniform, so that it stays in the
-    vector's orthant, and each node of the batch counts once; "slatk": as the SL@K paper's code has it, noise is
-    Gaussian and a node counts as often as the batch's pairs have it. ``dim`` and ``score`` as in MF.
+    Relations: with neither ``noise`` nor ``weight``, :class:`LightGCN` without the vectors themselves in its mean.
     """
 
     ranges: ClassVar[Ranges] = _RANGES
@@ -90,11 +92,12 @@ class SimGCL(Model):
     .. math:: e = \frac{1}{L} \sum_{l=1}^L A^l e^{(0)}, \qquad \lambda \sum_{V} \frac{1}{|V|} \sum_{v \in V} -\log
         \frac{\exp(\cos(e'_v, e''_v) / \tau)}{\sum_{w \in V} \exp(\cos(e'_v, e''_w) / \tau)}
 
+    Settings: as in XSimGCL.
     Use when: XSimGCL's noise disturbs the loss.
     Cost: three times XSimGCL's propagation.
     Paper: Yu et al., Are graph augmentations necessary? Simple graph contrastive learning for recommendation, SIGIR
-    2022.
-    Settings: as in XSimGCL.
+        2022.
+    Relations: :class:`XSimGCL` scores and contrasts in one noisy pass.
     """
 
     ranges: ClassVar[Ranges] = _RANGES

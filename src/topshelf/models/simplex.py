@@ -18,11 +18,12 @@ class SimpleX(Model):
 
     .. math:: q_u = g e_u + (1 - g) W \frac{1}{|H_u|} \sum_{i \in H_u} e_i
 
+    Settings: ``gate`` g; ``n_history``: at most this many items of a user are in H_u, taken at even steps through its
+        list (what is missing is not counted as zeros); ``dim``, ``score`` and ``init`` as in MF.
     Use when: users have few items each and MF's users learn slowly; with CCL it is the published SimpleX.
     Cost: MF's, dim^2 weights, and one sparse product with the batch's histories each way.
     Paper: Mao et al., SimpleX: a simple and strong baseline for collaborative filtering, CIKM 2021 (mean pooling).
-    Settings: ``gate`` g; ``n_history``: at most this many items of a user are in H_u, taken at even steps through its
-    list (what is missing is not counted as zeros); ``dim``, ``score`` and ``init`` as in MF.
+    Relations: with a gate of 1, :class:`MF`.
     """
 
     def __init__(

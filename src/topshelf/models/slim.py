@@ -24,7 +24,8 @@ class SLIM(SparseItemItem):
     .. math:: \min_W \tfrac12 \lVert X - X W \rVert^2 + \tfrac{\lambda_2}{2} \lVert W \rVert^2 + \lambda_1 \lVert W
         \rVert_1, \quad \operatorname{diag} W = 0, \ W \ge 0; \qquad s_u = x_u W
 
-    Use when: weights should be few and readable; on sparse data it is often above EASE.
+    Settings: ``l1``, which decides how many weights are left, and ``l2``; ``memory``, the most bytes of its tables.
+    Use when: weights should be few and readable, and EASE's are too many.
     Cost: coordinate descent to convergence, an item at a time, on the counts of common users: they are made once, and
         a step takes as many operations as an item has companions. (ADMM, the other fast form, multiplies two matrices
         of n_items^2 at each step.) Smaller ``l1`` is slower. Scored as a dense table of n_items^2; refused above
@@ -32,8 +33,7 @@ class SLIM(SparseItemItem):
     Paper: Ning and Karypis, SLIM: sparse linear methods for top-N recommender systems, ICDM 2011; descent on the
         counts as in Friedman et al., Regularization paths for generalized linear models via coordinate descent, 2010.
         The ranges are ours, around what validation chose on Health and MovieLens.
-    Settings: ``l1``, which decides how many weights are left, and ``l2``.
-    Relations: without ``l1`` and :math:`W \ge 0` it is EASE.
+    Relations: without ``l1`` and :math:`W \ge 0` it is :class:`EASE`.
     """
 
     ranges: ClassVar[Ranges] = {

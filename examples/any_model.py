@@ -1,0 +1,57 @@
+"""Models on the same split, and lists for users that came after training.
+
+    python examples/any_model.py
+
+On the command line the first is `topshelf train --data clicks.csv --model lightgcn --out runs/lightgcn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+import topshelf
+from topshelf.catalogue import top_k
+from topshelf.config import assemble
+from topshelf.data import Dataset, generate, make_split
+from topshelf.models import MODELS
+from topshelf.ragged import Ragged
+from topshelf.training import Fitted
+from topshelf.training.build import build_model
+
+K = 10
+
+
+def fitted(name: str) -> Fitted:
+    # For data of your own: assemble(data="clicks.csv", ...) or the name of a dataset, and no Dataset.
+    dataset = Dataset("generated", make_split(generate(400, 200, seed=0), kind="ratio", seed=0))
+    train = {"epochs": 10, "learning_rate": 0.05}  # no matter to models in closed form, nor is the loss
+    return topshelf.fit(assemble(k=K, model=name, loss="slatk", more={"train": train}), dataset)
+
+
+def main(names: Iterable[str] = MODELS) -> dict[str, float]:
+    scores = {name: fitted(name).evaluate().mean()[f"ndcg@{K}"] for name in names}
+    for name, score in scores.items():
+        print(f"{name:<12}test NDCG@{K}: {score:.4f}")
+    return scores
+
+
+def for_new_users(run: Fitted, histories: Ragged) -> Tensor:
+    """The best items (N, K) of N users who were not in training and have these items.
+
+    For models in which nothing that was learned belongs to one user; iALS has ``model.solve(histories)``.
+    """
+    model = build_model(run.config, len(histories), run.model.n_items)
+    model.load_state_dict(run.model.state_dict())
+    model.attach(histories)
+    queries, items = model.encode()
+    return top_k(queries, items, K, exclude=histories)[1]
+
+
+if __name__ == "__main__":
+    main()
+    print(
+        for_new_users(fitted("ease"), Ragged(torch.tensor([0, 2, 3]), torch.tensor([5, 40, 7])))
+    )  # two items, and one
