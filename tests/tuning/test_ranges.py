@@ -115,6 +115,10 @@ def test_a_range_of_numbers_is_endless_and_no_grid():
         ("loss.tau=0.2:0.1", "a range must have low < high, got 0.2:0.1"),
         ("loss.tau=nan:1", "a range must have low < high, got nan:1"),
         ("loss.tau=0:1:log", "a range in the logarithm must have low > 0, got 0.0:1.0"),
+        (
+            "train.weight_decay=1e-6:1e-2:log",
+            "a range in the logarithm cannot hold the default, which is 0.0; set another",
+        ),
         ("loss.tau=0.1:1:cubic", "a range of numbers is low:high or low:high:log, got '0.1:1:cubic'"),
         ("loss.tau=a:b", "a range of numbers is low:high or low:high:log"),
         ("loss.weight=0.1:1", "the setting is no number"),
@@ -126,6 +130,11 @@ def test_a_range_of_numbers_is_endless_and_no_grid():
 def test_a_wrong_range_is_one_message(given, message):
     with pytest.raises(ConfigError, match=message):
         space(config(), parse([given]))
+
+
+def test_a_setting_that_is_a_list_is_not_searched():
+    with pytest.raises(ConfigError, match="a setting that is a list cannot be searched"):
+        space(config(model={"name": "ncf"}), {"model.hidden": [[32], [64]]})
 
 
 @pytest.mark.parametrize("text", ["loss.tau", "=0.1", ""])

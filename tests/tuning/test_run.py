@@ -7,14 +7,18 @@ import math
 from dataclasses import replace
 
 import pytest
+from optuna.study import Study
+from optuna.trial import TrialState
+from sqlalchemy.exc import OperationalError
 
 from topshelf.config import make_config, read_config
 from topshelf.data import generate
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
 from topshelf.evaluation import ndcg
+from topshelf.models import IALS
 from topshelf.training import StoppedEarly, fit
 from topshelf.training.build import resolve
-from topshelf.tuning import resume, run, tickets, tune
+from topshelf.tuning import resume, storage, tickets, tune
 from topshelf.tuning import study as study_module
 from topshelf.tuning.folder import StudyFolder
 from topshelf.tuning.runner import Runner
@@ -178,6 +182,67 @@ def test_a_stopped_study_gives_its_trial_back_and_goes_on(config, dataset, tmp_p
     assert [row.settings for row in whole.rows] == [row.settings for row in found.rows][:4]
 
 
+def test_stopping_a_trial_often_costs_it_nothing(config, dataset, tmp_path, monkeypatch):
+    for _ in range(tickets.MOST_FAILURES + 1):
+        asked = iter([False] * 3 + [True] * 1000)
+        monkeypatch.setattr(study_module, "stop_on_signals", lambda asked=asked: _Given(lambda: next(asked)))
+        with pytest.raises(StoppedEarly, match="0 of 1 trials are finished"):
+            tune(config, dataset, trials=1, out=tmp_path)
+    monkeypatch.undo()
+    states = [row.state for row in resume(tmp_path).rows]
+    assert states == ["interrupted"] * (tickets.MOST_FAILURES + 1) + ["complete"]
+
+
+@pytest.mark.parametrize("killed_at", [0, 2])
+def test_a_study_killed_while_its_tickets_are_queued_has_its_whole_budget(
+    config, dataset, tmp_path, monkeypatch, killed_at
+):
+    enqueue, queued = Study.enqueue_trial, []
+
+    def killed(self, *given, **more):
+        if len(queued) == killed_at:
+            raise KeyboardInterrupt
+        queued.append(given)
+        enqueue(self, *given, **more)
+
+    monkeypatch.setattr(Study, "enqueue_trial", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tune(config, dataset, trials=4, out=tmp_path)
+    monkeypatch.undo()
+    assert len(resume(tmp_path).rows) == 4
+
+
+def test_a_folder_whose_study_was_never_begun_gets_the_usual_budget(config, dataset, tmp_path, only_tau, monkeypatch):
+    monkeypatch.setattr(study_module, "TRIALS", 3)
+    monkeypatch.setattr(study_module.Work, "__init__", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        tune(config, dataset, out=tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(study_module, "TRIALS", 3)
+    assert len(resume(tmp_path).rows) == 3
+
+
+def test_a_trial_that_was_taken_away_from_a_sleeping_process_is_left_to_others(config, dataset, tmp_path, monkeypatch):
+    """As when a laptop sleeps: another machine marks the trial failed and queues it again."""
+    run, at_work = Runner.run, []
+
+    def taken_away(self, config, watcher):
+        if not at_work:
+            study = watcher._trial.study
+            study.tell(watcher._trial.number, state=TrialState.FAIL)
+            tickets.queue_again(study, study.get_trials()[watcher._trial.number])
+        at_work.append(watcher._trial.number)
+        return run(self, config, watcher)
+
+    monkeypatch.setattr(Runner, "run", taken_away)
+    found = tune(config, dataset, trials=2, out=tmp_path)
+    assert at_work == [0, 1, 2]
+    assert [(row.number, row.state) for row in found.rows if row.state != "pruned"] == [
+        (0, "interrupted"), (1, "complete"), (2, "complete"),
+    ]  # fmt: skip
+    assert found.rows[2].settings == found.rows[0].settings
+
+
 class _Given:
     def __init__(self, value):
         self.value = value
@@ -194,7 +259,7 @@ def test_an_error_in_a_trial_is_shown_and_the_trial_is_given_back_three_times(co
         raise MemoryError("no more")
 
     monkeypatch.setattr(Runner, "run", burst)
-    for _ in range(tickets.MOST_ATTEMPTS):
+    for _ in range(tickets.MOST_FAILURES):
         with pytest.raises(MemoryError):
             tune(config, dataset, trials=1, out=tmp_path)
     with pytest.raises(TrainingError, match="no trial was completed; trial 0: interrupted"):
@@ -216,6 +281,28 @@ def test_a_training_that_diverges_counts_as_nothing_and_the_study_goes_on(small,
     assert found.rows[1].state == "complete"
     assert found.rows[1].score == 0
     assert "the loss became" in found.rows[1].note
+
+
+def test_a_fit_that_fails_counts_as_nothing_and_the_study_goes_on(dataset):
+    config = make_config({"k": 5, "model": {"name": "ials", "dim": 8}})
+    ranges = {**dict.fromkeys(IALS.ranges), "model.l2": [0.03, 1e-30]}
+    found = tune(config, dataset, trials=2, ranges=ranges)
+    assert [row.state for row in found.rows] == ["complete", "complete"]
+    assert found.best.number == 0
+    assert found.rows[1].score == 0
+    assert "not determined by so small a penalty" in found.rows[1].note
+
+
+def test_points_that_wait_are_not_drawn_again(config, dataset, tmp_path, only_tau, monkeypatch):
+    """A budget raised to every point, with a ticket that TPE was to draw still waiting."""
+    asked = iter([False, True])
+    monkeypatch.setattr(study_module, "stop_on_signals", lambda: _Given(lambda: next(asked, True)))
+    with pytest.raises(StoppedEarly):
+        tune(config, dataset, trials=2, out=tmp_path, ranges=only_tau)
+    monkeypatch.undo()
+    found = resume(tmp_path, trials=5)
+    finished = [row.settings["loss.tau"] for row in found.rows if row.state != "interrupted"]
+    assert sorted(finished) == [0.01, 0.05, 0.1, 0.2, 0.5]
 
 
 def test_a_second_ticket_of_the_same_kind_is_dropped(config, dataset, monkeypatch):
@@ -312,21 +399,76 @@ def test_damaged_folders_are_one_message(config, dataset, tmp_path):
         resume(tmp_path)
 
 
-def test_a_password_is_not_kept(config, dataset, tmp_path):
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:s3cret@nowhere.invalid/db",
+        "postgresql://nowhere.invalid/db?user=me&password=s3cret&sslmode=require",
+        "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3Ds3cret",
+    ],
+)
+def test_a_password_is_not_kept(config, dataset, tmp_path, url):
     folder = StudyFolder(tmp_path)
     tune(config, dataset, trials=1, out=tmp_path)
     content = json.loads(folder.definition.read_text())
-    content["storage"] = run.shown("postgresql://me:secret@nowhere.invalid/db")
-    assert "secret" not in content["storage"]
+    content["storage"] = storage.shown(url)
+    assert "s3cret" not in content["storage"]
     folder.definition.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match="whose password is not; give --storage again"):
+    with pytest.raises(ConfigError, match=r"whose password is not; give --storage again") as caught:
         resume(tmp_path)
+    assert "s3cret" not in str(caught.value)
 
 
-def test_a_storage_that_cannot_be_reached_is_one_message_and_no_folder(config, dataset, tmp_path):
+def test_a_message_about_a_storage_has_no_password_in_it(config, dataset):
+    for url in ("me:s3cret@host/db", "nosuch://me:s3cret@host/db", "oracle://me:s3cret@host/db"):
+        with pytest.raises(ConfigError) as caught:
+            tune(config, dataset, trials=1, storage=url)
+        assert "s3cret" not in str(caught.value)
+
+
+def test_a_storage_that_cannot_be_reached_is_one_message_and_no_folder(config, dataset, tmp_path, monkeypatch):
+    asked, connected = [], storage._connected
+    monkeypatch.setattr(storage, "_connected", lambda url: asked.append(url) or connected(url))
     with pytest.raises(CheckpointError, match=r"nowhere/study\.db cannot be opened: unable to open database file"):
         tune(config, dataset, out=tmp_path / "new", storage=f"sqlite:///{tmp_path}/nowhere/study.db")
     assert not (tmp_path / "new").exists()
+    assert len(asked) == 1  # a server that does not answer is not asked twenty times
+
+
+def test_a_storage_whose_tables_another_process_makes_is_tried_again(config, dataset, tmp_path, monkeypatch):
+    faster = [OperationalError("CREATE TABLE studies", {}, Exception("table studies already exists")) for _ in range(2)]
+    connected = storage._connected
+
+    def at_the_third(url):
+        if faster:
+            raise faster.pop()
+        return connected(url)
+
+    monkeypatch.setattr(storage, "_connected", at_the_third)
+    assert len(tune(config, dataset, trials=1, out=tmp_path).rows) == 1
+
+
+def test_a_storage_in_memory_is_refused_because_nobody_could_go_on_with_it(config, dataset, tmp_path):
+    for url in ("sqlite://", "sqlite:///:memory:"):
+        with pytest.raises(ConfigError, match="--storage must be a database with a file or a server"):
+            tune(config, dataset, trials=1, out=tmp_path / "new", storage=url)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_storage_by_a_relative_path_is_found_again_from_elsewhere(config, dataset, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    tune(config, dataset, trials=1, out=tmp_path / "study", storage="sqlite:///shared.db")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert len(resume(tmp_path / "study").rows) == 1
+    assert not (tmp_path / "elsewhere" / "shared.db").exists()
+
+
+def test_a_folder_may_have_a_strange_name(config, dataset, tmp_path):
+    out = tmp_path / "50%41 {a} #1"
+    assert len(tune(config, dataset, trials=1, out=out).rows) == 1
+    assert (out / "study.db").exists()
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
 
 
 def test_the_study_can_be_kept_in_another_database(config, dataset, tmp_path):

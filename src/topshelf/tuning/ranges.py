@@ -67,6 +67,11 @@ class Interval:
     def including(self, value: Any) -> Interval:
         if not _is_number(value):
             raise ConfigError(f"a range of numbers must hold the default, which is {value!r}; give a list of values")
+        if self.log and not value > 0:
+            raise ConfigError(
+                f"a range in the logarithm cannot hold the default, which is {value!r}; set another default, or give a "
+                "list of values"
+            )
         return Interval(min(self.low, value), max(self.high, value), self.log, self.whole)
 
     def __str__(self) -> str:
@@ -189,6 +194,8 @@ def _checked(config: RunConfig, name: str, wanted: Any, default: Any) -> Range:
         ends = found.values if isinstance(found, Choice) else (found.low, found.high)
         accepted = [settings_of(applied(config, {name: end}))[name] for end in ends]
         if isinstance(found, Choice):
+            if any(isinstance(value, list | tuple) for value in accepted):
+                raise ConfigError("a setting that is a list cannot be searched; fix it with --set")
             found = Choice(tuple(dict.fromkeys(accepted)))
         found.including(default)
         return found

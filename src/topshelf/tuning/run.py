@@ -20,8 +20,6 @@ from topshelf.tuning.runner import Runner
 from topshelf.tuning.storage import check_url, folder_url, has_password, open_study, opened, shown
 from topshelf.tuning.study import Work
 
-TRIALS = 30
-
 
 def tune(
     config: RunConfig,
@@ -38,9 +36,10 @@ def tune(
     """Search the settings of a config's model and loss for the best validation NDCG@K; the test part is never read.
 
     The first trial is the config itself. ``ranges`` go before those that the loss and the model bring (see
-    :func:`topshelf.tuning.ranges.space`). The budget is ``trials`` (30), of all processes together; no trial begins
-    ``timeout`` seconds after this call. With ``out`` the study is kept in a folder; the same call again goes on with
-    it, beside other processes if need be. ``storage`` is a database url, by default SQLite in that folder.
+    :func:`topshelf.tuning.ranges.space`). The budget is ``trials`` (30, or what the study has), of all processes
+    together; no trial begins ``timeout`` seconds after this call. With ``out`` the study is kept in a folder; the same
+    call again goes on with it, beside other processes if need be. ``storage`` is a database url, by default SQLite in
+    that folder.
     """
     definition = Definition(space(config, ranges), sampler)
     folder = StudyFolder(out) if out is not None else None
@@ -48,12 +47,12 @@ def tune(
         check_url(storage)
     if folder is not None:
         folder.check(definition)
-    is_known = folder is not None and folder.exists and folder.parts.exists()
     if dataset is not None:
         parts = Parts.of(dataset)
+    elif folder is not None and folder.exists and folder.parts.exists():
+        parts = Parts.load(folder.parts)
     else:
-        parts = Parts.load(folder.parts) if folder is not None and is_known else load_parts(config)
-    trials = trials if trials is not None else (None if is_known else TRIALS)
+        parts = load_parts(config)
     return _work(definition, parts, folder, storage, trials=trials, timeout=timeout, quiet=quiet)
 
 
@@ -95,7 +94,7 @@ def _work(
     sampler = search.NumberedTPE(definition.space, config.seed)
     with opened(url) as kept:
         if new is not None and storage is not None:  # only now: the storage can be reached
-            new.create(definition, parts, shown(storage))
+            new.create(definition, parts, shown(url or storage))
         sampler.study = study = open_study(kept, definition.name, sampler, search.pruner(config.train))
         work = Work(definition, study, runner, folder, trials=trials, timeout=timeout, quiet=quiet)
         try:

@@ -53,13 +53,10 @@ class Runner:
         at_most("loss.k", config.loss.settings.get("k", 1), n_items, why)
 
     def run(self, config: RunConfig, watcher: Watcher | None = None) -> Result:
-        """Train and measure. A training that diverges scores 0, however it began: nobody could train the winner."""
+        """Train and measure. A training or fit that fails scores 0, however it began: nobody could train the winner."""
         model = self._model(config)
         if model.is_closed_form:
-            started = time.perf_counter()
-            model.fit(self.parts.train)
-            score = self._validate(model, config.k)
-            return Result(score, seconds=time.perf_counter() - started)
+            return self._fit(model, config.k)
         trainer = self._trainer(config, model)
         try:
             trainer.run(watcher)
@@ -68,6 +65,15 @@ class Runner:
         except TrainingError as error:
             return _result(trainer, note=str(error).partition(";")[0])
         return _result(trainer)
+
+    def _fit(self, model: Model, k: int) -> Result:
+        started, note, score = time.perf_counter(), "", 0.0
+        try:
+            model.fit(self.parts.train)
+            score = self._validate(model, k)
+        except TrainingError as error:
+            note = str(error).partition(";")[0]
+        return Result(score, seconds=time.perf_counter() - started, note=note)
 
     def _validate(self, model: Model, k: int) -> float:
         with torch.no_grad():

@@ -90,8 +90,9 @@ class NumberedTPE(BaseSampler):
         if not search_space:
             return {}
         whole = self.study or study
-        states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
-        tried = [one.params for one in whole.get_trials(deepcopy=False, states=states)]
+        states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING, TrialState.WAITING)
+        trials = whole.get_trials(deepcopy=False, states=states)
+        tried = [one.params or one.user_attrs.get(ASKED, {}) for one in trials]  # or soon to be
         point: dict[str, Any] = {}
         for attempt in range(_ATTEMPTS):
             seed = int(np.random.SeedSequence([self._seed, trial.number, attempt]).generate_state(1)[0])

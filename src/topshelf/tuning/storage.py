@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 import warnings
@@ -15,13 +16,14 @@ import sqlalchemy
 from optuna.exceptions import ExperimentalWarning, OptunaError, StorageInternalError
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 from optuna.study import Study
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
 from topshelf.errors import CheckpointError, ConfigError
 from topshelf.tuning import tickets
 
 _BUSY = 60  # seconds to wait for a database that another process writes to
 _ATTEMPTS = 20  # two processes may make the tables of a new database at the same moment: one of them tries again
+_SECRET = re.compile("passw|pwd|secret|token|odbc_connect", re.IGNORECASE)  # settings in a url that hold passwords
 
 
 class _Connection(sqlite3.Connection):
@@ -67,32 +69,44 @@ def open_study(storage: BaseStorage, name: str, sampler: Any, pruner: Any) -> St
 def shown(url: str) -> str:
     """A url that can be printed and kept: its password is left out."""
     try:
-        return sqlalchemy.make_url(url).render_as_string(hide_password=True)
+        found = sqlalchemy.make_url(url)
     except (ArgumentError, ValueError):
         return "of that url"
+    hidden = found.update_query_dict({name: "hidden" for name in found.query if _SECRET.search(name)})
+    return hidden.render_as_string(hide_password=True)
 
 
 def has_password(url: str) -> bool:
-    return sqlalchemy.make_url(url).password is not None
+    """Whether a url needs one: true of those that :func:`shown` left it out of."""
+    found = sqlalchemy.make_url(url)
+    return found.password is not None or any(_SECRET.search(name) for name in found.query)
 
 
 def folder_url(path: Path) -> str:
     """The url of a study's own database."""
-    if "?" in str(path.resolve()):
-        raise ConfigError(f"a study's folder must have no ? in its path, got {path.parent}; choose another --out")
-    # Optuna fills in templates: braces of the path are written twice.
-    return f"sqlite:///{path.resolve()}".replace("{", "{{").replace("}", "}}")
+    whole = str(path.resolve())
+    url = sqlalchemy.URL.create("sqlite", database=whole).render_as_string()
+    if sqlalchemy.make_url(url).database != whole:  # SQLAlchemy 2.0 does not write a ? so that it can be read
+        raise ConfigError(f"a study's folder must have no ? or % in its path, got {path.parent}; choose another --out")
+    return url
 
 
 def check_url(url: str) -> str:
+    """The url of a database that can be shared, with the whole path of a file, wherever it is used next."""
     try:
-        sqlalchemy.make_url(url).get_dialect()
+        found = sqlalchemy.make_url(url)
+        found.get_dialect()
     except (ArgumentError, ValueError):  # the latter of a port that is no number
+        kind, is_url, _ = url.partition("://")  # no more than this: there may be a password in the rest
         raise ConfigError(
             "--storage must be the url of a database, such as sqlite:///study.db or postgresql+psycopg://host/name, "
-            f"got {url.partition('://')[0]!r} at its beginning"
+            + (f"got {kind!r} at its beginning" if is_url else "got something without ://")
         ) from None
-    return url
+    if found.get_backend_name() != "sqlite" or (found.database or "").startswith("file:"):
+        return url
+    if found.database in (None, "", ":memory:"):
+        raise ConfigError(f"--storage must be a database with a file or a server, got {url!r}; leave it out")
+    return found.set(database=str(Path(found.database).resolve())).render_as_string(hide_password=False)
 
 
 @contextmanager
@@ -113,7 +127,7 @@ def _connected(url: str) -> RDBStorage:
         # Heartbeats are marked experimental in Optuna 5.0; without them another machine's dead trials stay running.
         warnings.simplefilter("ignore", ExperimentalWarning)
         return RDBStorage(
-            url,
+            url.replace("{", "{{").replace("}", "}}"),  # Optuna fills in templates
             engine_kwargs=options,
             heartbeat_interval=tickets.HEARTBEAT,
             grace_period=tickets.GRACE,
@@ -131,10 +145,16 @@ def _patiently(url: str, connect: Callable[[], RDBStorage]) -> RDBStorage:
                 "install it, such as pip install 'psycopg[binary]' for postgresql+psycopg://"
             ) from None
         except (SQLAlchemyError, OptunaError, RuntimeError) as error:
-            if attempt + 1 == _ATTEMPTS:
+            if attempt + 1 == _ATTEMPTS or not _is_race(error):
                 raise CheckpointError(f"the study's storage {shown(url)} cannot be opened: {_reason(error)}") from None
             time.sleep(0.1)
     raise AssertionError("unreachable")
+
+
+def _is_race(error: Exception) -> bool:
+    """Whether another process may have been faster; a server that cannot be reached, say, is not asked twice."""
+    said = _reason(error).lower()
+    return isinstance(error, IntegrityError | ProgrammingError) or "already exists" in said or "locked" in said
 
 
 def _reason(error: Exception) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -21,7 +22,8 @@ from topshelf.tuning.ranges import is_closed_form
 from topshelf.tuning.runner import Result, Runner
 from topshelf.tuning.watching import StudyProgress, TrialWatcher
 
-RESULT, SETTINGS, NOTE, DATA = "result", "settings", "note", "data"
+TRIALS = 30
+RESULT, SETTINGS, NOTE, DATA, BUDGET = "result", "settings", "note", "data", "trials"
 _FEWEST = 4  # complete trials that importances can be made of
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.RUNNING: "running"}
 
@@ -32,6 +34,10 @@ class _Surplus(Exception):  # noqa: N818  not an error
 
 class _Stopped(Exception):  # noqa: N818  not an error
     """Somebody asked to stop."""
+
+
+class _TakenAway(Exception):  # noqa: N818  not an error
+    """The process showed no sign of life for too long, and another one gave its trial back."""
 
 
 class Work:
@@ -53,6 +59,7 @@ class Work:
         self._check_data()
         self.trials = self._queue(trials)
         self._current: int | None = None
+        self._is_taken_away = False
         self._kept: int | None = None
         self._stop: Callable[[], bool] = lambda: False
         self._progress = StudyProgress(self.metric, self.trials, quiet=quiet)
@@ -76,16 +83,19 @@ class Work:
                 raise StoppedEarly(self._stopped())
 
     def _one(self) -> None:
-        self._current = None
+        self._current, self._is_taken_away = None, False
         try:
             self.study.optimize(self._objective, n_trials=1, catch=(_Surplus, _Stopped, ConfigError, DataError))
-        except BaseException:
-            self._give_back()
+        except BaseException as error:
+            if self._is_taken_away and isinstance(error, ValueError):  # Optuna's: no trial ends twice
+                self._progress.say(f"trial {self._current} was given to another process: this one seemed to be dead")
+                return
+            self._give_back(failed=True)
             raise
         if self._current is None:
             return
         if self._stop():
-            self._give_back()
+            self._give_back(failed=False)
         rows = self.rows()
         best = best_of(rows)
         row = next(row for row in rows if row.number == self._current)
@@ -96,6 +106,13 @@ class Work:
                 self.folder.save_best(self.definition.space.config(best.settings))
 
     def _objective(self, trial: Trial) -> float:
+        try:
+            return self._score(trial)
+        except UpdateFinishedTrialError:
+            self._is_taken_away = True
+            raise _TakenAway from None
+
+    def _score(self, trial: Trial) -> float:
         if tickets.is_surplus(self.study, trial.number, trial.user_attrs):
             raise _Surplus
         self._current = trial.number
@@ -119,14 +136,14 @@ class Work:
             raise optuna.TrialPruned
         return result.score
 
-    def _give_back(self) -> None:
+    def _give_back(self, *, failed: bool) -> None:
         """Queue the trial again that was at work when this process was told to stop or ran into an error."""
         if self._current is None:
             return
         self.study.tell(self._current, state=TrialState.FAIL, skip_if_finished=True)
         trial = self.study.get_trials(deepcopy=False)[self._current]
         if trial.state == TrialState.FAIL and NOTE not in trial.user_attrs:
-            tickets.queue_again(self.study, trial)
+            tickets.queue_again(self.study, trial, failed=failed)
 
     def rows(self) -> list[TrialRow]:
         """The trials so far, without those that wait."""
@@ -198,13 +215,14 @@ class Work:
 
     def _queue(self, wanted: int | None) -> int:
         """Queue what is missing from the budget; how many trials it has."""
-        known = {trial.user_attrs.get(tickets.TICKET) for trial in self.study.get_trials(deepcopy=False)} - {None}
-        trials = wanted if wanted is not None else len(known)
+        queued = {trial.user_attrs.get(tickets.TICKET) for trial in self.study.get_trials(deepcopy=False)} - {None}
+        # What it is to have is kept before it is queued: a process may be killed in between.
+        known = max(len(queued), self.study.user_attrs.get(BUDGET, 0))
+        trials = wanted if wanted is not None else known or TRIALS
         total = int(min(trials, self.definition.space.size))
-        if total < len(known):
-            raise ConfigError(
-                f"the study has {len(known)} trials already; trials must be >= {len(known)}, got {trials}"
-            )
+        if total < known:
+            raise ConfigError(f"the study has {known} trials already; trials must be >= {known}, got {trials}")
+        self.study.set_user_attr(BUDGET, total)
         is_grid, seed = self._is_exhaustive(trials), self.definition.config.seed
         tickets.top_up(self.study, self.definition.space, total, is_grid=is_grid, seed=seed)
         return total

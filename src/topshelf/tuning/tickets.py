@@ -21,10 +21,10 @@ from optuna.trial import FrozenTrial, TrialState
 from topshelf.tuning import search
 from topshelf.tuning.ranges import Space
 
-TICKET, ATTEMPT, WORKER = "ticket", "attempt", "worker"
+TICKET, ATTEMPT, FAILURES, WORKER = "ticket", "attempt", "failures", "worker"
 HEARTBEAT = 30  # seconds between two signs of life of a running trial
 GRACE = 120  # seconds without one until another machine's trial counts as dead
-MOST_ATTEMPTS = 3  # a point that takes its process down three times is not tried again
+MOST_FAILURES = 3  # a point that takes its process down three times is not tried again
 
 
 def top_up(study: Study, space: Space, trials: int, *, is_grid: bool, seed: int) -> None:
@@ -49,13 +49,17 @@ def top_up(study: Study, space: Space, trials: int, *, is_grid: bool, seed: int)
         study.enqueue_trial(point, user_attrs={TICKET: ticket, ATTEMPT: 1, search.ASKED: point})
 
 
-def queue_again(study: Study, trial: FrozenTrial) -> None:
-    """Another ticket for the point of a trial that was interrupted, unless it has had enough of them."""
-    attempt = trial.user_attrs.get(ATTEMPT, MOST_ATTEMPTS)
-    if TICKET in trial.user_attrs and attempt < MOST_ATTEMPTS:
-        point = trial.params or trial.user_attrs[search.ASKED]
-        attributes = {TICKET: trial.user_attrs[TICKET], ATTEMPT: attempt + 1, search.ASKED: point}
-        study.enqueue_trial(point, user_attrs=attributes)
+def queue_again(study: Study, trial: FrozenTrial, *, failed: bool = True) -> None:
+    """Another ticket for the point of a trial that was interrupted, unless too many processes failed at it.
+
+    ``failed`` is False where somebody stopped the process, which says nothing of the point.
+    """
+    known = trial.user_attrs
+    failures = known.get(FAILURES, 0) + failed
+    if TICKET in known and failures < MOST_FAILURES:
+        point = trial.params or known[search.ASKED]
+        again = {TICKET: known[TICKET], ATTEMPT: known[ATTEMPT] + 1, FAILURES: failures, search.ASKED: point}
+        study.enqueue_trial(point, user_attrs=again)
 
 
 def is_surplus(study: Study, number: int, attributes: dict[str, Any]) -> bool:
