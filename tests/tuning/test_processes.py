@@ -16,8 +16,10 @@ from uuid import uuid4
 import optuna
 import pytest
 
+from topshelf.config import make_config
 from topshelf.tuning import resume, search, tickets, tune
 from topshelf.tuning.folder import StudyFolder
+from topshelf.tuning.runner import Runner
 from topshelf.tuning.storage import folder_url, open_study, opened
 
 SCRIPT = """
@@ -26,22 +28,27 @@ from pathlib import Path
 from topshelf.config import make_config
 from topshelf.data import generate, make_split
 from topshelf.data.datasets import Dataset
-from topshelf.tuning import files, tune
+from topshelf.tuning import files, study, tune
 from topshelf.tuning.runner import Runner
 
 files.can_plot = lambda: False
+study.Work._importances = lambda self: {}  # a second of imports
 values, options, folder, hang_at = json.loads(sys.argv[1])
 dataset = Dataset("generated", make_split(generate(60, 40, interactions_per_user=8, seed=3), seed=0))
 run, calls = Runner.run, []
 
 def hang(self, config, watcher):
+    if not calls:
+        Path(folder, "at-work-child").touch()
+        while not Path(folder, "at-work-parent").exists():
+            time.sleep(0.01)
     calls.append(config)
     if len(calls) - 1 == hang_at:
         time.sleep(600)
     return run(self, config, watcher)
 
 Runner.run = hang
-Path(folder, f"ready-{sys.argv[2]}").touch()
+Path(folder, "ready").touch()
 while not Path(folder, "go").exists():
     time.sleep(0.01)
 tune(make_config(values), dataset, **options)
@@ -50,15 +57,28 @@ POSTGRES = os.environ.get("TOPSHELF_TEST_POSTGRES")
 VALUES = {
     "k": 5,
     "model": {"dim": 8},
-    "train": {"epochs": 20, "batch_size": 16, "validate_every": 5, "patience": 0},
+    "train": {"epochs": 10, "batch_size": 32, "validate_every": 5, "patience": 0},
 }
 
 
-def start(folder, name, values, options, hang_at=-1):
-    arguments = json.dumps([values, options, str(folder), hang_at])
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, arguments, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+@pytest.fixture
+def start():
+    """Starts a process that works on a study; none is left behind by a test that fails."""
+    started = []
+
+    def one(folder, values, options, hang_at=-1):
+        arguments = json.dumps([values, options, str(folder), hang_at])
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process
+
+    yield one
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def until(process, happened):
@@ -86,36 +106,42 @@ def study_of(storage, folder):
         ),
     ],
 )
-def test_two_processes_share_one_study_and_its_budget(tmp_path, only_tau, storage):
+def test_two_processes_share_one_study_and_its_budget(tmp_path, start, only_tau, storage, dataset, monkeypatch):
     values = {**VALUES, "data": {"source": uuid4().hex}}  # in a server's database, a name of its own
-    ranges = {**only_tau, "loss.tau": "0.05:0.5"}
-    options = [
-        {"trials": 6, "out": str(tmp_path / name), "storage": storage, "ranges": ranges} for name in ("one", "two")
-    ]
-    if storage is None:
-        options[1]["out"] = options[0]["out"]
-    processes = [start(tmp_path, name, values, one) for name, one in zip("ab", options, strict=True)]
-    for name, process in zip("ab", processes, strict=True):
-        until(process, (tmp_path / f"ready-{name}").exists)
+    options = {"trials": 6, "storage": storage, "ranges": {**only_tau, "loss.tau": "0.05:0.5"}}
+    child = start(tmp_path, values, {**options, "out": str(tmp_path / "one")})
+    until(child, (tmp_path / "ready").exists)
+    run, calls = Runner.run, []
+
+    def beside_the_child(self, config, watcher):
+        if not calls:  # both have a trial at work at one time
+            (tmp_path / "at-work-parent").touch()
+            until(child, (tmp_path / "at-work-child").exists)
+        calls.append(config)
+        return run(self, config, watcher)
+
+    monkeypatch.setattr(Runner, "run", beside_the_child)
     (tmp_path / "go").touch()
-    for process in processes:
-        output, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, output + errors
+    tune(make_config(values), dataset, **options, out=tmp_path / ("two" if storage else "one"))
+    output, errors = child.communicate(timeout=120)
+    assert child.returncode == 0, output + errors
     with opened(storage or folder_url(tmp_path / "one" / "study.db")) as kept:
         trials = tickets.counted(study_of(kept, tmp_path / "one").get_trials())
     assert sorted(trial.user_attrs["ticket"] for trial in trials) == list(range(6))
     assert all(trial.state.name in ("COMPLETE", "PRUNED") for trial in trials)
-    assert {trial.user_attrs["worker"]["pid"] for trial in trials} == {process.pid for process in processes}
+    assert {trial.user_attrs["worker"]["pid"] for trial in trials} == {os.getpid(), child.pid}
     assert len({json.dumps(trial.params, sort_keys=True) for trial in trials}) == 6
+    monkeypatch.undo()
     found = resume(tmp_path / "one", storage=storage)
     assert len(found.rows) == 6
     assert (tmp_path / "one" / "best.toml").exists()
 
 
-def test_a_killed_study_resumes_with_no_trial_lost(tmp_path):
+def test_a_killed_study_resumes_with_no_trial_lost(tmp_path, start):
     out = tmp_path / "study"
-    (tmp_path / "go").touch()
-    process = start(tmp_path, "a", VALUES, {"trials": 4, "out": str(out)}, hang_at=2)
+    for name in ("go", "at-work-parent"):
+        (tmp_path / name).touch()
+    process = start(tmp_path, VALUES, {"trials": 4, "out": str(out)}, hang_at=2)
 
     def is_hanging():
         if not (out / "best.toml").exists():
