@@ -18,10 +18,12 @@ TAUS = {"train.learning_rate": None, "train.weight_decay": None, "threshold.ever
 
 
 @pytest.fixture(autouse=True)
-def _no_plots(request, monkeypatch):
+def _no_plots(request):
     """Pages without plots, which take a second each; tests of plots ask for them."""
-    if "plots" not in request.fixturenames:
-        monkeypatch.setattr("topshelf.tuning.files.can_plot", lambda: False)
+    with pytest.MonkeyPatch.context() as patch:  # of its own: a test may undo what it patched itself
+        if "plots" not in request.fixturenames:
+            patch.setattr("topshelf.tuning.files.can_plot", lambda: False)
+        yield
 
 
 @pytest.fixture
