@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from topshelf.errors import ConfigError, TrainingError
 from topshelf.models import IALS, ials
-from topshelf.ragged import ragged_from_pairs
+from topshelf.ragged import Ragged, ragged_from_pairs
 
 N_QUERIES, N_ITEMS, DIM = 30, 12, 4
 
@@ -131,6 +131,16 @@ def test_blocks_of_rows_do_not_change_the_vectors(monkeypatch):
     parts = fitted(positives)
     assert_close(parts.query_vectors, whole.query_vectors)
     assert_close(parts.item_vectors, whole.item_vectors)
+
+
+def test_one_long_list_does_not_make_a_block_of_short_ones_as_long():
+    counts = torch.cat([torch.ones(5000, dtype=torch.int64), torch.tensor([30, 40_000])])
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    lists = Ragged(indptr, torch.cat([torch.arange(int(n)) for n in counts]))
+    blocks = list(ials._blocks(lists, 40_000, 64))
+    assert sorted(torch.cat([rows for rows, _ in blocks]).tolist()) == list(range(5002))
+    assert all(members.numel() * 64 * 8 <= ials._BLOCK or len(rows) == 1 for rows, members in blocks)
+    assert sum(members.numel() for _, members in blocks) < 2 * 45_030 + 30 * 5001
 
 
 def test_a_second_fit_begins_as_the_first_did_and_another_seed_elsewhere():

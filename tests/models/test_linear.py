@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from topshelf.errors import ConfigError
-from topshelf.models import EASE
+from topshelf.errors import ConfigError, TopshelfError, TrainingError
+from topshelf.models import EASE, item_item
+from topshelf.models.item_item import gram_matrix, history_matrix
 from topshelf.ragged import ragged_from_pairs
 
 
@@ -78,3 +81,26 @@ def test_a_catalogue_beyond_the_memory_is_refused_before_anything_is_made():
 def test_a_penalty_of_zero_is_refused():
     with pytest.raises(ConfigError, match="l2 must be > 0, got 0"):
         EASE(2, 3, l2=0)
+
+
+def test_counts_of_common_users_are_made_in_their_own_size(monkeypatch):
+    histories, positives = problem(3, n_queries=500, n_items=400)
+    monkeypatch.setattr(item_item, "BLOCK", 8 * 400 * 20)
+    matrix = history_matrix(positives, 400)
+    tracemalloc.start()
+    gram = gram_matrix(matrix)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(gram, histories.T @ histories)
+    assert peak < 2 * gram.nbytes  # the other one: the transposed histories and a block
+
+
+def test_weights_that_are_not_determined_say_what_to_raise():
+    positives = ragged_from_pairs(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]), 2)  # two items alike
+    with pytest.raises(TrainingError, match=r"so small a penalty; raise model\.l2, which is 1e-30"):
+        fitted(positives, n_items=2, l2=1e-30)
+
+
+def test_a_model_without_histories_says_what_to_do():
+    with pytest.raises(TopshelfError, match=r"EASE has no histories yet: call fit\(positives\), or attach"):
+        EASE(2, 3).encode()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from topshelf.errors import ConfigError
+from topshelf.errors import ConfigError, TopshelfError
 from topshelf.models import ItemKNN, RP3beta
 from topshelf.models import item_item as item_item_file
 from topshelf.ragged import ragged_from_pairs
@@ -175,6 +175,12 @@ def test_weights_are_saved_as_short_lists_and_loaded_into_a_fresh_model(cls):
     again.load_state_dict(model.state_dict())
     again.attach(model._positives)
     assert torch.equal(again.encode()[1], model.encode()[1])
+
+
+@BOTH
+def test_a_model_without_histories_says_what_to_do(cls):
+    with pytest.raises(TopshelfError, match=rf"{cls.__name__} has no histories yet: call fit\(positives\), or attach"):
+        cls(2, 3).encode()
 
 
 @BOTH

@@ -12,7 +12,7 @@ from topshelf.errors import TrainingError, at_least, positive
 from topshelf.models.base import Model, Ranges
 from topshelf.ragged import Ragged, ragged_from_pairs
 
-_BLOCK = 1 << 26  # bytes of gathered vectors and systems at once; one list more where it is longer
+_BLOCK = 1 << 26  # bytes of gathered vectors and systems at once; a list that takes more is alone
 _FIRST_SPREAD = 0.1  # of the first vectors' entries, over sqrt(dim): the paper's
 _LEAST_SHARE = 1e-12  # a penalty beside the largest sum of squares; float64 resolves no less
 
@@ -129,11 +129,12 @@ def _blocks(lists: Ragged, filler: int, dim: int) -> Iterator[tuple[Tensor, Tens
     lengths = lists.counts[order].tolist()
     start = 0
     while start < len(lengths):
-        stop, size = start + 1, 0
-        while stop < len(lengths) and size <= _BLOCK:
+        stop = start + 1
+        while stop < len(lengths):
+            longest = lengths[stop]  # all of the block would be as long
+            if (stop + 1 - start) * 16 * (longest * dim + min(longest, dim) ** 2) > _BLOCK:
+                break
             stop += 1
-            longest = lengths[stop - 1]
-            size = (stop - start) * 16 * (longest * dim + min(longest, dim) ** 2)
         rows = order[start:stop]
         chosen = lists.select(rows)
         members = torch.full((rows.numel(), max(1, lengths[stop - 1])), filler, device=rows.device)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from topshelf import kernels
-from topshelf.errors import ConfigError
+from topshelf.errors import ConfigError, TopshelfError
 from topshelf.models.base import HistoryRows, Model
 from topshelf.ragged import Ragged
 
@@ -59,8 +59,7 @@ class SparseItemItem(Model):
         self._positives = positives
 
     def encode(self, rows: Tensor | None = None) -> tuple[Tensor | HistoryRows, Tensor]:
-        assert self._positives is not None, "attach histories first"
-        histories = HistoryRows(self._positives, self.n_items)
+        histories = attached(self._positives, self)
         lists = Ragged(self.indptr, self.indices.long())
         table = torch.zeros(self.n_items, self.n_items, device=self.values.device)
         table[lists.owner(), lists.indices] = self.values
@@ -72,6 +71,13 @@ class SparseItemItem(Model):
             if (stored := state.get(prefix + name)) is not None:
                 setattr(self, name, getattr(self, name).new_empty(stored.shape))
         super()._load_from_state_dict(state, prefix, *more)
+
+
+def attached(positives: Ragged | None, model: Model) -> HistoryRows:
+    """The histories of a model that has them."""
+    if positives is None:
+        raise TopshelfError(f"{type(model).__name__} has no histories yet: call fit(positives), or attach(positives)")
+    return HistoryRows(positives, model.n_items)
 
 
 def check_memory(what: str, n_items: int, needed: float, memory: float) -> None:
@@ -87,6 +93,15 @@ def history_matrix(positives: Ragged, n_items: int) -> scipy.sparse.csr_array:
     """A row of ones and zeros for each query, (n_queries, n_items) float64."""
     indptr, indices = positives.indptr.cpu().numpy(), positives.indices.cpu().numpy()
     return scipy.sparse.csr_array((np.ones(indices.size), indices, indptr), shape=(len(positives), n_items))
+
+
+def gram_matrix(histories: scipy.sparse.csr_array) -> np.ndarray:
+    """How many queries have both of two items, (n_items, n_items) float64; nothing else of that size is made."""
+    by_item, n_items = scipy.sparse.csr_array(histories.T), histories.shape[1]
+    gram = np.empty((n_items, n_items))
+    for rows in blocks(n_items, BLOCK):
+        gram[rows] = (by_item[rows] @ histories).toarray()
+    return gram
 
 
 def blocks(n_items: int, size: int) -> list[slice]:

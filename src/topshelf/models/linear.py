@@ -7,13 +7,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from topshelf.errors import positive
+from topshelf.errors import TrainingError, positive
 from topshelf.models.base import HistoryRows, Model, Ranges
-from topshelf.models.item_item import check_memory, history_matrix
+from topshelf.models.item_item import attached, check_memory, gram_matrix, history_matrix
 from topshelf.ragged import Ragged
 
 # Two float64 matrices (Gram and factor, then factor and inverse) and the float32 weights are alive together.
 _BYTES_PER_CELL = 8 + 8 + 4
+_LEAST_SHARE = 1e-12  # a penalty beside the largest count; float64 resolves no less
 
 
 class EASE(Model):
@@ -44,10 +45,14 @@ class EASE(Model):
 
     @torch.no_grad()
     def fit(self, positives: Ragged) -> None:
-        histories = history_matrix(positives, self.n_items)
-        gram = torch.from_numpy((histories.T @ histories).toarray()).to(self.weights.device)
+        gram = torch.from_numpy(gram_matrix(history_matrix(positives, self.n_items))).to(self.weights.device)
+        is_too_small = bool(self.l2 <= _LEAST_SHARE * gram.diagonal().max())
         gram.diagonal().add_(self.l2)
-        gram = torch.linalg.cholesky(gram)  # the same name: the matrix itself is freed before its inverse is made
+        gram, failed = torch.linalg.cholesky_ex(gram)  # the same name: the matrix is freed before its inverse is made
+        if is_too_small or bool(failed):
+            raise TrainingError(
+                f"EASE's weights are not determined by so small a penalty; raise model.l2, which is {self.l2}"
+            )
         inverse = torch.cholesky_inverse(gram)
         weights = inverse.div_(-inverse.diagonal().clone())
         weights.fill_diagonal_(0.0)
@@ -58,6 +63,5 @@ class EASE(Model):
         self._positives = positives
 
     def encode(self, rows: Tensor | None = None) -> tuple[Tensor | HistoryRows, Tensor]:
-        assert self._positives is not None, "attach histories first"
-        histories = HistoryRows(self._positives, self.n_items)
+        histories = attached(self._positives, self)
         return (histories if rows is None else histories[rows]), self.weights.T

@@ -116,7 +116,7 @@ class RP3beta(SparseItemItem):
         popularity = np.maximum(histories.sum(axis=0), 1.0)  # at least 1: nobody walks from or to the others
         lengths = np.maximum(histories.sum(axis=1), 1.0)
         out = scipy.sparse.csr_array(histories.T)
-        back = histories * lengths[:, None] ** -self.alpha * popularity**-self.beta
+        back = scipy.sparse.csr_array(histories * lengths[:, None] ** -self.alpha * popularity**-self.beta)
 
         def walks(rows: slice) -> np.ndarray:
             return (out[rows] @ back).toarray() * popularity[rows, None] ** -self.alpha
