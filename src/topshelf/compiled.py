@@ -37,7 +37,7 @@ _LEAST_GROUPS = 256
 _CACHED = 4096
 _HIGHEST_KEY = np.int32(0x7FFFFFFF)
 _LOWEST_KEY = -0x7F7FFFFF  # of the lowest number above -inf
-_MOST_INNER = 1000
+_MOST_INNER, _MOST_ACTIVE = 1000, 4096  # the matrix of the active has at most 128 MiB
 
 
 @numba.njit(fastmath={"contract"})
@@ -349,7 +349,8 @@ def elastic_net(
                 set_weight(i, best, row, residual, indptr, indices, counts)
             if moved > tolerance:
                 active = candidates[row[candidates] > 0]
-                settle(active, row, residual, place, indptr, indices, counts, l1, l2, tolerance)
+                if active.shape[0] <= _MOST_ACTIVE:
+                    settle(active, row, residual, place, indptr, indices, counts, l1, l2, tolerance)
         if moved > tolerance:
             rounds[b] = -1
 
