@@ -154,6 +154,16 @@ def test_a_run_stopped_in_its_refit_is_loaded_as_it_was_before(tmp_path, dataset
     assert_close(kept, first_phase, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", ["lightgcn", "ease"])
+def test_a_run_killed_before_its_numbers_were_written_is_loaded_with_all_that_its_model_saw(tmp_path, dataset, name):
+    config = make_config(merged(SMALL, {"model": {"name": name}, "train": {"refit": True}}))
+    done = fit(config, dataset, out=tmp_path / "run")
+    RunFolder(tmp_path / "run").metrics.unlink()
+    rows = torch.arange(dataset.split.n_users)
+    for kept, expected in zip(load(tmp_path / "run").model.encode(rows), done.model.encode(rows), strict=True):
+        assert_close(kept, expected, rtol=0, atol=0)
+
+
 ARGUMENTS = [
     "--data", "synthetic", "--k", "10", "--quiet", "--set", "train.epochs=20", "--set", "train.batch_size=64",
     "--set", "train.checkpoint_seconds=0.0", "--set", "train.refit=true", "--set", "train.validate_every=5",

@@ -141,8 +141,8 @@ def load(out: str | Path) -> Fitted:
     except (KeyError, RuntimeError) as error:
         raise CheckpointError(f"{folder.model} does not fit its config: {error}") from None
     lists = Lists.of(dataset.split, "cpu")
-    # Until a run is finished its model is that of the first phase, which has seen train alone.
-    model.attach(lists.histories(config) if folder.metrics.exists() else lists.train)
+    # Until its last phase is over, a run's model is that of the first, which has seen train alone.
+    model.attach(lists.histories(config) if "refit" in state or folder.metrics.exists() else lists.train)
     return Fitted(config, dataset, **vars(outcome))
 
 
@@ -169,5 +169,6 @@ def _finish(phases: Phases, dataset: Dataset, folder: RunFolder | None, state: d
 
 def _keep(folder: RunFolder, fitted: Fitted) -> None:
     names = ("model", "best_epoch", "seconds", "valid_score", "measured")
-    folder.save_model(Outcome(*(getattr(fitted, name) for name in names)).state_dict())
+    state = Outcome(*(getattr(fitted, name) for name in names)).state_dict()
+    folder.save_model({**state, "refit": fitted.config.train.refit})  # what it has seen, should nothing more be written
     checkpoint.write_text(folder.metrics, json.dumps(fitted.summary(), indent=2) + "\n")
