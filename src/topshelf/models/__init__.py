@@ -5,6 +5,7 @@
 
 from topshelf.models.base import Encoded, HistoryRows, Model
 from topshelf.models.classics import Popularity
+from topshelf.models.history import History
 from topshelf.models.ials import IALS
 from topshelf.models.lightgcn import LightGCN, LightGCNPlusPlus
 from topshelf.models.linear import EASE
@@ -23,6 +24,7 @@ __all__ = [
     "NCF",
     "SLIM",
     "Encoded",
+    "History",
     "HistoryRows",
     "ItemKNN",
     "LightGCN",
@@ -37,6 +39,7 @@ __all__ = [
 
 MODELS: dict[str, type[Model]] = {
     "mf": MF,
+    "history": History,
     "lightgcn": LightGCN,
     "lightgcn_pp": LightGCNPlusPlus,
     "simgcl": SimGCL,

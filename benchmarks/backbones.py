@@ -1,0 +1,254 @@
+"""Backbones, losses and classics compared: each is tuned on validation with the same budget, then measured on test.
+
+    python benchmarks/backbones.py --plan grid [--data NAME,...] [--methods LABEL;...] [--jobs N] [--json FILE]
+    python benchmarks/backbones.py --plan best ... [--quick]
+
+``grid``: MF, LightGCN and XSimGCL with BPR, SL, PSL and SL@20, d 64, trained on train alone, as the paper's tables are.
+``best``: the classics and our best, every one refitted on train + validation once its settings are chosen.
+Settings are searched by ``topshelf tune`` on the validation split of seed 10: the same number of trials for every
+method, TPE, the first trial with the settings below. The test part is looked at once, after that, with the seeds 0, 1,
+...: each has its own validation split, on which it chooses its epoch, and its own start. Both protocols are in the
+file. What FILE holds already is not made again. ``--quick``: two trials of four epochs, one seed, MovieLens-100K.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from topshelf.config import RunConfig, assemble, merged
+from topshelf.training import fit
+from topshelf.training.folder import environment
+from topshelf.tuning import tune
+
+METRIC = "ndcg@20"
+TUNING_SEED = 10
+HEALTH, ELECTRONIC = "amazon2014-health", "amazon2014-electronic"
+MOVIELENS, FOOD = "movielens-100k", "food"
+SMALL = (HEALTH, MOVIELENS)
+
+RATES, BATCHES = (0.01, 0.03, 0.1), (256, 512, 2048)
+TEMPERATURES = (0.15, 0.2, 0.225, 0.25)
+# Of each loss: where its search begins, and what is searched.
+LOSSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "bpr": (
+        {"train": {"order": "pair", "batch_size": 2048, "learning_rate": 0.003, "weight_decay": 1e-5}},
+        {"train.learning_rate": (0.001, 0.003, 0.01), "train.weight_decay": (1e-6, 1e-5, 1e-4)},
+    ),
+    "softmax": (
+        {"loss": {"tau": 0.2}, "train": {"batch_size": 512, "learning_rate": 0.03, "weight_decay": 0.0}},
+        {"train.learning_rate": RATES, "train.batch_size": BATCHES, "loss.tau": TEMPERATURES},
+    ),
+    "psl": (
+        {"loss": {"tau": 0.1}, "train": {"batch_size": 512, "learning_rate": 0.03, "weight_decay": 0.0}},
+        {"train.learning_rate": RATES, "train.batch_size": BATCHES, "loss.tau": (0.075, 0.1, 0.125, 0.15)},
+    ),
+    "slatk": (
+        {
+            "loss": {"tau": 0.2, "tau_weight": 2.5},
+            "negatives": {"effective_n": 1000},
+            "threshold": {"every": 5},
+            "train": {"batch_size": 512, "learning_rate": 0.03, "weight_decay": 0.0},
+        },
+        {
+            "train.learning_rate": RATES,
+            "train.batch_size": BATCHES,
+            "loss.tau": TEMPERATURES,
+            "loss.tau_weight": (1.5, 2.0, 2.5, 3.0, 3.5, 4.0),
+            "negatives.effective_n": (200, 500, 1000, 1500),
+        },
+    ),
+}
+NAMES = {"mf": "MF", "lightgcn": "LightGCN", "xsimgcl": "XSimGCL", "history": "History"}
+LOSS_NAMES = {"bpr": "BPR", "softmax": "SL", "psl": "PSL", "slatk": "SL@20"}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A model with a loss: its first trial and its ranges, None for those that the model brings."""
+
+    label: str
+    model: str
+    loss: str = "slatk"
+    first: dict[str, Any] = field(default_factory=dict)
+    ranges: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    methods: tuple[Method, ...]
+    data: tuple[str, ...]
+    epochs: dict[str, int]
+    trials: dict[str, int]
+    seeds: dict[str, tuple[int, ...]]
+    refit: bool
+
+
+def of_grid(model: str, loss: str) -> Method:
+    """d is the paper's; nothing else differs between backbones but what XSimGCL searches besides."""
+    first, ranges = LOSSES[loss]
+    own = {"model": {"dim": 64}}
+    if model == "xsimgcl":
+        own["model"]["weight"] = 0.05
+        ranges = {**ranges, "model.weight": (0.05, 0.1, 0.2)}
+    return Method(f"{NAMES[model]} {LOSS_NAMES[loss]}", model, loss, merged(first, own), ranges)
+
+
+def of_best(model: str, rate: float, rates: tuple[float, ...], widths: tuple[int, ...]) -> Method:
+    first, ranges = LOSSES["slatk"]
+    first = merged(first, {"model": {"dim": widths[-1]}, "train": {"learning_rate": rate}})
+    ranges = {**ranges, "train.learning_rate": rates, "model.dim": widths}
+    if model == "history":
+        ranges["model.drop"] = (0.1, 0.2, 0.35)
+    return Method(f"{NAMES[model]} SL@20", model, "slatk", first, ranges)
+
+
+CLASSICS = (
+    Method("popularity", "popularity"),
+    Method("item-kNN", "itemknn"),
+    Method("RP3beta", "rp3beta"),
+    Method("iALS", "ials"),
+    Method("EASE", "ease"),
+    Method("SLIM", "slim"),
+)
+OURS = (
+    of_best("mf", 0.03, RATES, (64, 128, 256)),
+    of_best("history", 0.01, (0.003, 0.01, 0.03), (64, 128, 256)),
+)
+PLANS = {
+    "grid": Plan(
+        tuple(of_grid(model, loss) for model in ("mf", "lightgcn", "xsimgcl") for loss in LOSSES),
+        SMALL,
+        dict.fromkeys(SMALL, 120),
+        dict.fromkeys(SMALL, 12),
+        dict.fromkeys(SMALL, (0, 1, 2)),
+        refit=False,
+    ),
+    "best": Plan(
+        (*reversed(OURS), *reversed(CLASSICS)),  # the long ones first
+        (ELECTRONIC, FOOD, *SMALL),
+        {HEALTH: 120, MOVIELENS: 120, ELECTRONIC: 60, FOOD: 60},
+        {HEALTH: 20, MOVIELENS: 20, ELECTRONIC: 6, FOOD: 6},
+        {HEALTH: (0, 1, 2), MOVIELENS: (0, 1, 2), ELECTRONIC: (0, 1), FOOD: (0, 1)},
+        refit=True,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One method on one dataset, in a process of its own."""
+
+    plan: str
+    data: str
+    method: Method
+    trials: int
+    epochs: int
+    seeds: tuple[int, ...]
+
+
+def config(task: Task, seed: int, more: dict[str, Any]) -> RunConfig:
+    fixed = {
+        "train": {"epochs": task.epochs, "patience": 5, "refit": PLANS[task.plan].refit},
+        "evaluate": {"auc": False, "cutoffs": [20]},
+    }
+    method = task.method
+    values = merged(merged(fixed, method.first), more)
+    return assemble(data=task.data, model=method.model, loss=method.loss, k=20, seed=seed, more=values)
+
+
+def measure(task: Task) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    method, started = task.method, time.perf_counter()
+    row: dict[str, Any] = {"data": task.data, "method": method.label, "trials": 0, "settings": {}}
+    nested: dict[str, Any] = {}
+    if method.model != "popularity":  # which has nothing to tune
+        found = tune(config(task, TUNING_SEED, {}), trials=task.trials, ranges=method.ranges)
+        assert found.best is not None
+        row |= {
+            "trials": task.trials,
+            "settings": found.best.settings,
+            "valid": found.best.score,
+            "valid_of_first": None if found.default is None else found.default.score,
+            "budget": str(found.budget),
+        }
+        for name, value in found.best.settings.items():
+            section, _, key = name.partition(".")
+            nested.setdefault(section, {})[key] = value
+    runs = []
+    for seed in task.seeds:
+        fitted = fit(config(task, seed, nested))
+        scores = {protocol: fitted.evaluate(protocol, (20,)).mean()[METRIC] for protocol in ("standard", "paper")}
+        runs.append({"seed": seed, "epoch": fitted.best_epoch, "seconds": round(fitted.seconds, 1), **scores})
+    row |= {"runs": runs, "seconds": round(time.perf_counter() - started, 1)}
+    print(task.data, method.label, row["settings"], [round(run["standard"], 4) for run in runs], flush=True)
+    return row
+
+
+def table(rows: list[dict[str, Any]], plan: Plan) -> str:
+    """A block a dataset, a row a method in the plan's order."""
+    lines = ["| data | method | `standard` | `paper` | seeds | validation when chosen |", "|---|---|---|---|---|---|"]
+    for data in plan.data:
+        for method in plan.methods:
+            for row in rows:
+                if (row["data"], row["method"]) == (data, method.label):
+                    means = [f"{mean(row, protocol):.4f}" for protocol in ("standard", "paper")]
+                    valid = f"{row['valid']:.4f}" if "valid" in row else ""
+                    lines.append(f"| {data} | {method.label} | {' | '.join(means)} | {len(row['runs'])} | {valid} |")
+    return "\n".join(lines)
+
+
+def mean(row: dict[str, Any], protocol: str) -> float:
+    return statistics.mean(run[protocol] for run in row["runs"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plan", choices=PLANS, default="grid")
+    parser.add_argument("--data", help="names, with commas between")
+    parser.add_argument("--methods", help="labels, with semicolons between")
+    parser.add_argument("--jobs", type=int, default=2, help="methods at once, one thread each")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    plan = PLANS[options.plan]
+    data = options.data.split(",") if options.data else (MOVIELENS,) if options.quick else plan.data
+    labels = options.methods.split(";") if options.methods else [method.label for method in plan.methods]
+    rows: list[dict[str, Any]] = []
+    if options.json and options.json.exists():
+        rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
+    done = {(row["data"], row["method"]) for row in rows}
+    tasks = [
+        Task(options.plan, name, method, 2, 4, (0,))
+        if options.quick
+        else Task(options.plan, name, method, plan.trials[name], plan.epochs[name], plan.seeds[name])
+        for name in data
+        for method in plan.methods
+        if method.label in labels and (name, method.label) not in done
+    ]
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        for waited in as_completed([pool.submit(measure, task) for task in tasks]):
+            rows.append(waited.result())
+            if options.json:
+                result = {
+                    "command": f"python benchmarks/backbones.py --plan {options.plan}",
+                    "date": datetime.now(UTC).date().isoformat(),
+                    "environment": environment(assemble(data=HEALTH)),
+                    "rows": rows,
+                }
+                options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(table(rows, plan))
+
+
+if __name__ == "__main__":
+    main()

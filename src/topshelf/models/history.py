@@ -1,0 +1,87 @@
+"""Users by what they have, items by vectors: nothing that is learned belongs to one user."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from topshelf.errors import TopshelfError, at_least, at_most
+from topshelf.models.base import Encoded, Model, Ranges
+from topshelf.models.graph import SparseMatrix
+from topshelf.models.tables import Init, Score, checked_score, for_score, new_tables
+from topshelf.ragged import Ragged
+
+
+class History(Model):
+    r"""A user is the sum of the vectors of its items; an item has one vector to speak for users, one to be found by.
+
+    .. math:: q_u = \frac{1}{\sqrt{|H_u|}} \sum_{i \in H_u} a_i, \qquad s_{ui} = \cos(q_u, v_i)
+        \quad \text{or} \quad q_u^\top v_i
+
+    Settings: ``drop``: the share of a user's items that is left out of H_u at random in each training step, never when
+        users are scored; ``dim``, ``score`` and ``init`` as in MF.
+    Use when: the best list is wanted, or users come and go: a new one is scored from its items, without training.
+    Cost: 2 n_items x dim parameters, none for users; one sparse product with the batch's histories each way.
+    Paper: ours. Sums of item vectors as users are from Paterek, Improving regularized singular value decomposition for
+        collaborative filtering, KDD Cup 2007, and Kabbur et al., FISM, KDD 2013, who leave the item to be predicted out
+        of the sum; here it stays in, and what is left out is left to chance.
+    Relations: the weights of :class:`EASE` with a rank of at most ``dim``, trained for the top K.
+    """
+
+    ranges: ClassVar[Ranges] = {
+        "model.dim": (64, 128, 256, 512),
+        "model.drop": (0.0, 0.1, 0.2, 0.35, 0.5),
+        "train.learning_rate": (0.001, 0.003, 0.01, 0.03),
+    }
+
+    def __init__(
+        self,
+        n_queries: int,
+        n_items: int,
+        *,
+        dim: int = 256,
+        drop: float = 0.2,
+        score: Score = "cosine",
+        init: Init = "xavier",
+    ) -> None:
+        super().__init__(n_queries, n_items)
+        self.score = checked_score(score)
+        self.drop = at_most("drop", at_least("drop", drop, 0.0), 0.9)
+        self.history_vectors, self.item_vectors = new_tables(n_items, n_items, dim, init)
+        self._histories: Ragged | None = None
+
+    def attach(self, positives: Ragged) -> None:
+        self._histories = positives
+
+    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # All rows even for some: a product of other size may differ in the last bit.
+        queries, items = for_score(self.score, self._summed(self._attached()), self.item_vectors)
+        return (queries if rows is None else queries[rows]), items
+
+    def queries_of(self, histories: Ragged) -> Tensor:
+        return for_score(self.score, self._summed(histories), self.item_vectors)[0]
+
+    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:  # noqa: ARG002
+        histories = thinned_at_random(self._attached().select(query), self.drop)
+        return Encoded(*for_score(self.score, self._summed(histories), self.item_vectors))
+
+    def _summed(self, histories: Ragged) -> Tensor:
+        shares = histories.counts.clamp(min=1).to(self.history_vectors.dtype).rsqrt()
+        return SparseMatrix(histories, shares, torch.ones_like(self.history_vectors[:, 0])) @ self.history_vectors
+
+    def _attached(self) -> Ragged:
+        if self._histories is None:
+            raise TopshelfError("History has no histories yet: call attach(positives) with the training positives")
+        return self._histories
+
+
+def thinned_at_random(lists: Ragged, share: float) -> Ragged:
+    """The lists without each of their indices with a probability of ``share``, by torch's global generator."""
+    if share == 0:
+        return lists
+    is_kept = torch.rand(lists.indices.numel()).to(lists.indices.device) >= share
+    before = F.pad(is_kept.cumsum(0), (1, 0))  # how many are kept of the first n
+    return Ragged(before[lists.indptr], lists.indices[is_kept])
