@@ -143,3 +143,18 @@ def test_a_step_propagates_once_forwards_and_once_backwards(name, settings, prod
     with torch.no_grad():
         model.encode()
     assert len(made) == products
+
+
+@pytest.mark.parametrize("name", ["lightgcn", "lightgcn_pp", "simgcl", "xsimgcl"])
+def test_a_graph_takes_24_bytes_a_positive_and_nothing_of_it_is_kept(name):
+    rows = torch.arange(40).repeat_interleave(25)
+    lists = ragged_from_pairs(rows, torch.arange(1000) * 7 % 60, 40)
+    model = build_model(resolve(make_config({"model": {"name": name}})), 40, 60)
+    model.attach(lists)
+    matrices = [one for side in (model._graph.to_queries, model._graph.to_items) for one in (side.there, side.back)]
+    held = [part for one in matrices for part in (one.values(), one.col_indices(), one.crow_indices())]
+    shared = {lists.indices.data_ptr(), lists.indptr.data_ptr()}
+    sizes = {part.data_ptr(): part.numel() * part.element_size() for part in held if part.data_ptr() not in shared}
+    assert sum(sizes.values()) == 24 * 1000 + 8 * 61
+    assert {value.data_ptr() for value in model.state_dict().values()}.isdisjoint(sizes)
+    assert model.state_dict().keys() == dict(model.named_parameters()).keys()
