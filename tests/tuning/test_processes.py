@@ -200,6 +200,15 @@ def test_a_trial_of_another_machine_is_queued_again_when_its_heart_stopped(confi
     assert sum(row.state in ("complete", "pruned") for row in found.rows) == 3
 
 
+def test_a_trial_that_ended_with_its_process_while_another_looked_is_not_queued_again(monkeypatch):
+    study = optuna.create_study()
+    attributes = {"ticket": 0, "attempt": 1, "asked": {}, tickets.WORKER: ELSEWHERE}
+    study.add_trial(optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs=attributes))
+    monkeypatch.setattr(tickets, "_is_dead", lambda trial: study.tell(trial.number, 0.5) is not None)
+    assert tickets.bury_the_dead(study) == []
+    assert [trial.state.name for trial in study.get_trials()] == ["COMPLETE"]
+
+
 @pytest.mark.parametrize(
     ("worker", "is_dead"),
     [

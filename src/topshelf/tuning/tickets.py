@@ -86,9 +86,10 @@ def bury_the_dead(study: Study) -> list[int]:
     found = []
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         if _is_dead(trial):
-            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-            queue_again(study, trial)
-            found.append(trial.number)
+            now = study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+            if now.state == TrialState.FAIL:  # or it ended, and its process too, since it was looked at
+                queue_again(study, trial)
+                found.append(trial.number)
     return found
 
 
