@@ -8,7 +8,9 @@
 Settings are searched by ``topshelf tune`` on the validation split of seed 10: the same number of trials for every
 method, TPE, the first trial with the settings below. The test part is looked at once, after that, with the seeds 0, 1,
 ...: each has its own validation split, on which it chooses its epoch, and its own start. Both protocols are in the
-file. What FILE holds already is not made again. ``--quick``: two trials of four epochs, one seed, MovieLens-100K.
+file. SL and SL@20 look at all items, PSL at 256 that a batch shares (it needs every pair of a positive and a negative,
+which over all items takes minutes a trial), BPR at one a pair. What FILE holds already is not made again. ``--quick``:
+two trials of four epochs, one seed, MovieLens-100K.
 """
 
 from __future__ import annotations
@@ -50,7 +52,11 @@ LOSSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"train.learning_rate": RATES, "train.batch_size": BATCHES, "loss.tau": TEMPERATURES},
     ),
     "psl": (
-        {"loss": {"tau": 0.1}, "train": {"batch_size": 512, "learning_rate": 0.03, "weight_decay": 0.0}},
+        {
+            "loss": {"tau": 0.1},
+            "negatives": {"kind": "shared", "n": 256},
+            "train": {"batch_size": 512, "learning_rate": 0.03, "weight_decay": 0.0},
+        },
         {"train.learning_rate": RATES, "train.batch_size": BATCHES, "loss.tau": (0.075, 0.1, 0.125, 0.15)},
     ),
     "slatk": (
@@ -97,10 +103,10 @@ class Plan:
 def of_grid(model: str, loss: str) -> Method:
     """d is the paper's; nothing else differs between backbones but what XSimGCL searches besides."""
     first, ranges = LOSSES[loss]
-    own = {"model": {"dim": 64}}
+    own: dict[str, Any] = {"model": {"dim": 64}}
     if model == "xsimgcl":
-        own["model"]["weight"] = 0.05
-        ranges = {**ranges, "model.weight": (0.05, 0.1, 0.2)}
+        own["model"] |= {"weight": 0.05, "variant": "slatk"}
+        ranges = {**ranges, "model.weight": (0.05, 0.1, 0.2), "model.variant": ("reference", "slatk")}
     return Method(f"{NAMES[model]} {LOSS_NAMES[loss]}", model, loss, merged(first, own), ranges)
 
 
@@ -127,7 +133,11 @@ OURS = (
 )
 PLANS = {
     "grid": Plan(
-        tuple(of_grid(model, loss) for model in ("mf", "lightgcn", "xsimgcl") for loss in LOSSES),
+        tuple(
+            of_grid(model, loss)
+            for loss in ("slatk", "softmax", "bpr", "psl")
+            for model in ("mf", "lightgcn", "xsimgcl")
+        ),
         SMALL,
         dict.fromkeys(SMALL, 120),
         dict.fromkeys(SMALL, 12),
