@@ -1,0 +1,244 @@
+"""What benchmarks/backbone_ideas.py and backbone_cost.py measure is what they say."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+
+from topshelf.config import assemble, preset
+from topshelf.data import generate
+from topshelf.models import EASE, MODELS, History
+from topshelf.ragged import Ragged
+from topshelf.training.build import resolve
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+QUERY, OWNER, ITEM = torch.tensor([2, 0]), torch.tensor([0, 1]), torch.tensor([3, 1])
+
+
+def module(patch, name):
+    patch.syspath_prepend(str(BENCHMARKS))
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    patch.setitem(sys.modules, name, loaded)  # dataclasses look there
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def patch():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def bench(patch):
+    return module(patch, "backbone_ideas")
+
+
+@pytest.fixture(scope="module")
+def cost(patch):
+    return module(patch, "backbone_cost")
+
+
+@pytest.fixture
+def positives():
+    return Ragged(torch.tensor([0, 2, 3, 6]), torch.tensor([0, 1, 4, 1, 3, 4]))  # 3 users, 5 items
+
+
+@pytest.fixture
+def histories(positives):
+    dense = torch.zeros(3, 5)
+    dense[positives.owner(), positives.indices] = 1.0
+    return dense
+
+
+def attached(cls, positives, **settings):
+    torch.manual_seed(0)
+    model = cls(3, 5, **settings)
+    model.attach(positives)
+    return model
+
+
+def cosine(queries, items):
+    return F.normalize(queries, dim=1) @ F.normalize(items, dim=1).T
+
+
+def scores(encoded):
+    return encoded[0] @ encoded[1].T
+
+
+def test_one_table_speaks_and_is_found(bench, positives, histories):
+    model = attached(bench.OneTable, positives, dim=4, drop=0.0)
+    (table,) = model.parameters()
+    assert_close(scores(model.encode()), cosine(histories @ table, table))
+    assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), scores(model.encode())[QUERY])
+
+
+def test_a_vector_of_the_users_own_is_added(bench, positives, histories):
+    model = attached(bench.OwnVector, positives, dim=4, drop=0.0, own=0.3)
+    summed = histories @ model.history_vectors / histories.sum(1, keepdim=True).sqrt()
+    assert_close(scores(model.encode()), cosine(summed + 0.3 * model.query_vectors, model.item_vectors))
+    assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), scores(model.encode())[QUERY])
+
+
+def test_items_of_few_speak_louder(bench, positives, histories):
+    model = attached(bench.RareFirst, positives, dim=4, drop=0.0)
+    weights = histories / histories.sum(0).clamp(min=1).sqrt()
+    assert_close(scores(model.encode()), cosine(weights @ model.history_vectors, model.item_vectors))
+
+
+def test_the_predicted_items_are_left_out_of_their_users_alone(bench, positives, histories):
+    model = attached(bench.LeftOut, positives, dim=4, drop=0.0)
+    without = histories.clone()
+    without[2, 3] = without[0, 1] = 0.0
+    expected = cosine(without @ model.history_vectors, model.item_vectors)[QUERY]
+    assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), expected)
+    assert_close(scores(model.encode()), cosine(histories @ model.history_vectors, model.item_vectors))
+
+
+def test_smoothing_adds_items_two_steps_away(bench, positives, histories):
+    model = attached(bench.Smoothed, positives, dim=4, drop=0.0, share=2.0)
+    edges = histories / histories.sum(1, keepdim=True).sqrt() / histories.sum(0).clamp(min=1).sqrt()
+    items = model.item_vectors + 2.0 * edges.T @ edges @ model.item_vectors
+    assert_close(scores(model.encode()), cosine(histories @ model.history_vectors, items))
+    assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), scores(model.encode())[QUERY])
+
+
+def test_the_average_is_of_all_steps_at_first_and_then_moves(bench, positives):
+    model = attached(bench.Averaged, positives, dim=4, decay=0.6)
+    for value in (1.0, 3.0, 8.0):  # shares 1, 1/2, and 0.4 in place of 1/3
+        torch.nn.init.constant_(model.item_vectors, value)
+        model.encode_batch(QUERY, OWNER, ITEM)
+    assert_close(model.mean.item_vectors, torch.full((5, 4), 0.6 * 2.0 + 0.4 * 8.0))
+    assert_close(model.encode(), model.mean.encode())
+    assert all(parameter.requires_grad != name.startswith("mean.") for name, parameter in model.named_parameters())
+
+
+def test_all_factors_of_ease_are_its_weights(bench, positives):
+    model = attached(bench.FromEASE, positives, dim=5, l2=0.5)
+    weights = bench.ease_weights(positives, 5, 0.5)
+    weights.fill_diagonal_(float(weights.max()))
+    product = model.history_vectors @ model.item_vectors.T
+    assert_close(product / product.norm(), weights / weights.norm())
+    assert_close(model.item_vectors.std(), attached(History, positives, dim=5).item_vectors.std())
+
+
+def test_all_singular_vectors_are_the_root_of_the_graphs_square(bench, positives, histories):
+    model = attached(bench.FromSpectrum, positives, dim=5)
+    edges = histories / histories.sum(1, keepdim=True).sqrt() / histories.sum(0).clamp(min=1).sqrt()
+    product = model.history_vectors @ model.item_vectors.T
+    square = product @ product
+    assert_close(square / square.norm(), edges.T @ edges / (edges.T @ edges).norm(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("for_itself", [True, False])
+def test_the_full_rank_begins_as_ease_and_its_diagonal_moves_when_it_may(bench, positives, histories, for_itself):
+    model = attached(bench.Linear, positives, l2=0.5, for_itself=for_itself)
+    ease = EASE(3, 5, l2=0.5)
+    ease.fit(positives)
+    assert_close(scores(model.encode()), histories @ ease.weights)
+    encoded = model.encode_batch(QUERY, OWNER, ITEM)
+    torch.autograd.backward([encoded.queries, encoded.items], [torch.ones(2, 5), torch.ones(5, 5)])
+    torch.optim.Adam(model.parameters(), lr=0.1).step()
+    moved = model.item_vectors.detach() - ease.weights.T
+    assert_close(moved, torch.where(torch.eye(5, dtype=torch.bool) & (not for_itself), 0.0, -0.1), atol=1e-4, rtol=0)
+
+
+def test_every_idea_is_a_run_that_can_be_built_and_the_names_are_given_back(bench):
+    before = dict(MODELS)
+    with bench.registered():
+        for data in bench.BASE:
+            for label, idea in bench.ideas(data).items():
+                for run in (idea.run, idea.beside or idea.run):
+                    config = resolve(assemble(data=data, loss="slatk", k=20, more=run.settings(data, 2)))
+                    assert config.model.name == run.model
+                    assert MODELS[run.model].is_closed_form or config.train.epochs == 2
+                    if label.startswith("full rank"):
+                        assert config.model.settings["score"] == label.split(", ")[1]
+    assert before == MODELS
+
+
+@pytest.fixture
+def small(bench, monkeypatch, tmp_path):
+    """A dataset of few users, under a name of its own."""
+    data = generate(60, 40, interactions_per_user=10, seed=0).ragged()
+    file = tmp_path / "small.csv"
+    lines = [f"{user},{item}" for user, item in zip(data.owner().tolist(), data.indices.tolist(), strict=True)]
+    file.write_text("\n".join(["user,item", *lines]) + "\n")
+    monkeypatch.setitem(bench.BASE, str(file), bench.base(0.2, 2.5, 40))
+    for settings in (bench.MF_RATE, bench.EASE_L2):
+        monkeypatch.setitem(settings, str(file), 0.1)
+    threads = torch.get_num_threads()
+    yield str(file)
+    torch.set_num_threads(threads)
+
+
+def test_rows_are_of_validation_alone_and_are_not_made_again(bench, small):
+    labels = ("History + 1 EASE", "EASE", "weights averaged over steps")
+    wanted = bench.Task(small, labels, (10, 11), 2)
+    todo = bench.tasks(wanted, [])
+    assert [task.labels for task in todo] == [labels[:1], labels[1:2], labels[2:]]
+    rows = [row for task in todo for row in bench.measure(task)]
+    assert [row["epochs"] for row in rows] == [[2, 2], [0, 0], [2, 2]]
+    assert all(len(row["valid"]) == 2 and 0 < row["mean"] < 1 for row in rows)
+    assert bench.tasks(wanted, rows) == []
+    assert bench.tasks(bench.Task(small, labels[1:2], (10,), 2), rows) != []  # other seeds
+    assert bench.tasks(bench.Task(small, labels[2:], (10, 11), None), rows) != []  # other epochs
+    assert len(bench.Trials(small, 10, 2).split.test) == 0
+
+
+def test_a_sum_is_of_scores_of_one_spread(bench, small):
+    trials = bench.Trials(small, 10, 2)
+    history, ease = bench.of_history(), bench.Run("ease", {"l2": 1.0})
+    alone, nothing_added = bench.Idea(history), bench.Idea(history, ease, 0.0)
+    assert trials.score(nothing_added) == trials.score(alone)
+    assert trials.score(bench.Idea(history, ease, 1e6))[0] == trials.score(bench.Idea(ease))[0]
+    (model, _), (other, _) = trials._made.values()  # each was made once
+    assert_close(bench.spread_scores(model).std(), torch.tensor(1.0))
+    assert_close(bench.spread_scores(other).std(), torch.tensor(1.0))
+
+
+def test_the_table_of_ideas_puts_every_dataset_beside_history(bench):
+    def row(data, idea, *valid):
+        return {"data": data, "idea": idea, "valid": list(valid)}
+
+    old = [row("movielens-100k", "EASE", 0.5), row("movielens-100k", "History", 0.2, 0.3)]
+    rows = bench.joined(old, [row("movielens-100k", "EASE", 0.2), row("amazon2014-health", "drop 0", 0.1)])
+    assert bench.table(rows).splitlines()[2:] == [
+        "| History |  |  | 0.2500 | +0.0% |",
+        "| drop 0 | 0.1000 |  |  |  |",
+        "| EASE |  |  | 0.2000 | -20.0% |",
+    ]
+
+
+def test_every_trained_model_is_timed_with_the_settings_of_mf(cost, small):
+    seconds, sizes = cost.seconds_of(small, 2)
+    assert list(seconds) == cost.TRAINED
+    assert not any(MODELS[name].is_closed_form for name in cost.TRAINED)
+    assert all(len(own) == 2 and min(own) > 0 for own in seconds.values())
+    assert sizes["mf"] == sizes["lightgcn"] == 4 * 64 * (60 + 40)
+    assert sizes["history"] == 4 * 64 * (40 + 40)
+    shipped = preset("gowalla", "mf", "slatk")
+    trained = cost.build("gowalla", "xsimgcl", generate(60, 40, interactions_per_user=10).ragged(), 40)
+    assert trained.settings.learning_rate == shipped["train"]["learning_rate"]
+    assert trained.loss.tau == shipped["loss"]["tau"]
+    cost.few_steps(trained)
+    assert (trained.loss.threshold != 0).all()
+
+
+def test_the_table_of_costs_and_the_verdict(cost):
+    def found(over):
+        return {"seconds": 2.0 * over, "over_mf": over, "parameter_bytes": 2**20, "peak_bytes": 3 * 2**20}
+
+    result = {"data": "gowalla", "models": {"mf": found(1.0), "lightgcn": found(1.5)}}
+    assert cost.table([result]).splitlines()[-1] == "| gowalla | lightgcn | 3.000 | 1.50 | 1.0 MiB | 3.0 MiB |"
+    assert cost.verdict(result) == "lightgcn on gowalla: 1.50 times MF, within the bound of 3"
+    result["models"]["lightgcn"] = found(3.1)
+    assert "above" in cost.verdict(result)
+    assert cost.verdict({**result, "data": "food"}) == ""
