@@ -19,7 +19,6 @@ from topshelf.data import Dataset, generate, make_split
 from topshelf.models import MODELS
 from topshelf.ragged import Ragged
 from topshelf.training import Fitted
-from topshelf.training.build import build_model
 
 K = 10
 
@@ -41,12 +40,9 @@ def main(names: Iterable[str] = MODELS) -> dict[str, float]:
 def for_new_users(run: Fitted, histories: Ragged) -> Tensor:
     """The best items (N, K) of N users who were not in training and have these items.
 
-    For models in which nothing that was learned belongs to one user; iALS has ``model.solve(histories)``.
+    With ids of your own, and a table for an answer: ``Recommender.of(run).recommend_new([["i5", "i40"], ["i7"]])``.
     """
-    model = build_model(run.config, len(histories), run.model.n_items)
-    model.load_state_dict(run.model.state_dict())
-    model.attach(histories)
-    queries, items = model.encode()
+    queries, items = run.model.queries_of(histories), run.model.encode()[1]
     return top_k(queries, items, K, exclude=histories)[1]
 
 

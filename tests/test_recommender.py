@@ -154,6 +154,88 @@ def test_a_list_of_impossible_length_is_refused(fitted, k):
         fitted.similar_items(["i3"], k=k)
 
 
+@pytest.fixture(scope="module")
+def ease(table) -> Recommender:
+    return small(model={"name": "ease", "l2": 5.0}, data={"split": "ratio", **NAMES}).fit(table)
+
+
+def test_new_users_are_served_from_their_items_and_get_others(ease):
+    found = ease.recommend_new({"anna": ["i3", "i7"], "ben": ("i0",)}, k=4)
+    assert found.columns == ["user", "rank", "item", "score"]
+    assert found["user"].to_list() == ["anna"] * 4 + ["ben"] * 4
+    assert found["rank"].to_list() == [1, 2, 3, 4] * 2
+    items = ease.fitted.dataset.split.items
+    weights = ease.fitted.model.weights.numpy()
+    for name, has in (("anna", ["i3", "i7"]), ("ben", ["i0"])):
+        scores = weights[items.index(has)].sum(0)
+        scores[items.index(has)] = -np.inf
+        mine, best = found.filter(pl.col("user") == name), np.argsort(-scores)[:4]
+        assert mine["item"].to_list() == items.ids(best)
+        np.testing.assert_allclose(mine["score"], scores[best], rtol=1e-5)
+
+
+def test_lists_without_names_are_named_by_their_places_and_an_item_counts_once(ease):
+    named = ease.recommend_new({0: ["i3", "i7"], 1: ["i0"]})
+    assert named["user"].dtype == pl.Int64
+    for histories in (
+        [["i3", "i7"], ["i0"]],
+        (np.array(["i7", "i3", "i7"]), pl.Series(["i0"])),
+        iter([["i7", "i3"], ["i0"]]),
+    ):
+        assert ease.recommend_new(histories).equals(named)
+    assert ease.recommend_new({"0": ["i3", "i7"], 1: ["i0"]})["user"].unique(maintain_order=True).to_list() == [
+        "0",
+        "1",
+    ]
+
+
+def test_a_new_user_may_want_what_it_has_and_as_long_a_list_as_there_is(ease):
+    n_items = ease.fitted.dataset.split.n_items
+    assert ease.recommend_new([["i3"]], k=n_items + 1).height == n_items - 1
+    assert ease.recommend_new([["i3"]], k=n_items + 1, filter_seen=False).height == n_items
+    assert ease.recommend_new([["i3"]]).height == 5  # the run's K
+    with pytest.raises(ConfigError, match=r"k must be .*got 0"):
+        ease.recommend_new([["i3"]], k=0)
+
+
+def test_a_new_user_who_has_nothing_gets_the_most_popular_items(ease):
+    found = ease.recommend_new({"anna": [], "ben": ["i3"]}, k=3)
+    train = ease.fitted.dataset.split.train
+    counts = np.bincount(train.indices, minlength=train.n_items)
+    assert found["item"].to_list()[:3] == train.items.ids(np.argsort(-counts, kind="stable")[:3])
+    assert found["score"].to_list()[:3] == [None] * 3
+    assert found["score"][3:].is_finite().all()
+    assert found.filter(pl.col("user") == "ben").equals(ease.recommend_new({"ben": ["i3"]}, k=3))
+
+
+@pytest.mark.parametrize(
+    ("histories", "message"),
+    [
+        ([["i3", "i999"], ["x"]], "2 of 3 ids are unknown, such as 'i999', 'x'"),
+        (["i3", "i7"], "the history of user 0 must be a list of item ids, got 'i3'"),
+        ({"anna": 3}, "the history of user 'anna' must be a list of item ids, got 3"),
+        ("i3", "histories must map each user to a list of item ids.*got str"),
+        (pl.DataFrame({"user": [1], "item": ["i3"]}), "got DataFrame.*group_by"),
+        ({1: ["i3"], "1": ["i3"]}, "ids must be unique"),
+    ],
+)
+def test_histories_that_cannot_be_served_are_named(ease, histories, message):
+    with pytest.raises(DataError, match=message):
+        ease.recommend_new(histories)
+
+
+def test_a_model_with_something_of_each_user_says_what_to_do_for_new_ones(fitted):
+    with pytest.raises(
+        ConfigError, match=r"MF has vectors for the users of its training only.*Train again.*topshelf models"
+    ):
+        fitted.recommend_new([["i3"]])
+
+
+def test_a_loaded_recommender_serves_new_users_the_same(ease, tmp_path):
+    ease.save(tmp_path / "run")
+    assert Recommender.load(tmp_path / "run").recommend_new([["i3"]]).equals(ease.recommend_new([["i3"]]))
+
+
 @pytest.mark.parametrize("model", ["mf", "ease", "popularity"])
 def test_similar_items_point_the_same_way_and_are_others(table, model):
     fitted = small(model=model, data={"split": "ratio", **NAMES}).fit(table)
@@ -169,6 +251,20 @@ def test_similar_items_point_the_same_way_and_are_others(table, model):
     np.testing.assert_allclose(found["score"].to_numpy()[:6], best, atol=1e-5)
 
 
+@pytest.mark.parametrize("model", ["mf", "ease", "popularity"])
+def test_similar_items_are_the_same_by_blocks_of_any_size(table, model, monkeypatch):
+    fitted = small(model=model, data={"split": "ratio", **NAMES}).fit(table)
+    items = fitted.fitted.dataset.split.items.values
+    whole = [fitted.similar_items(items, k=k) for k in (7, 100)]
+    width = fitted.fitted.model.encode()[1].size(1)
+    for block in (1, 3, 17):
+        monkeypatch.setattr(module, "_UNIT_BLOCK", 4 * width * block)
+        for k, expected in zip((7, 100), whole, strict=True):
+            found = fitted.similar_items(items, k=k)
+            assert found.drop("score").equals(expected.drop("score"))
+            np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-5, atol=1e-6)
+
+
 def test_titles_are_told_where_there_are_any(fitted):
     dataset = fitted.fitted.dataset
     titles = [f"title of {item}" for item in dataset.split.items.values]
@@ -176,11 +272,12 @@ def test_titles_are_told_where_there_are_any(fitted):
     assert found["title"].to_list() == [f"title of {item}" for item in found["item"]]
 
 
-@pytest.mark.parametrize("call", ["recommend", "evaluate", "fitted", "save", "similar_items"])
+@pytest.mark.parametrize("call", ["recommend", "recommend_new", "evaluate", "fitted", "save", "similar_items"])
 def test_before_it_is_fitted_it_says_so(call, tmp_path):
     with pytest.raises(TopshelfError, match=r"not fitted yet: call fit\(data\) or Recommender\.load\(path\)"):
         {
             "recommend": lambda r: r.recommend(),
+            "recommend_new": lambda r: r.recommend_new([[1]]),
             "evaluate": lambda r: r.evaluate(),
             "fitted": lambda r: r.fitted,
             "save": lambda r: r.save(tmp_path / "run"),

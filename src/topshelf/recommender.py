@@ -1,8 +1,8 @@
-"""The estimator that a person imports: fit, recommend, similar_items, evaluate, save, load."""
+"""The estimator that a person imports: fit, recommend, recommend_new, similar_items, evaluate, save, load."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ import torch.nn.functional as F
 from topshelf.catalogue import top_k
 from topshelf.config import RunConfig, assemble
 from topshelf.data import Dataset, IdMap, Interactions, Split, prepare, split_interactions
-from topshelf.errors import ConfigError, TopshelfError, at_least
+from topshelf.errors import ConfigError, DataError, TopshelfError, at_least
 from topshelf.evaluation import Evaluation
 from topshelf.ragged import Ragged, merge
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import resolve
 from topshelf.training.phases import Lists
+
+_UNIT_BLOCK = 1 << 26  # bytes of vectors made of length one at once: an item-item model has as many as items, as long
 
 
 class Recommender:
@@ -78,28 +80,45 @@ class Recommender:
         rows = torch.arange(split.n_users) if users is None else _rows(split.users, users)
         lists = Lists.of(split, "cpu")
         seen = merge(merge(lists.train, lists.valid), lists.test) if filter_seen else None
-        k = min(fitted.config.k if k is None else at_least("k", k, 1), split.n_items)
-        history = lists.histories(fitted.config)
-        is_known = history.counts[rows] > 0
         with torch.no_grad():
             queries, items = fitted.model.encode()
-            values, indices = _lists(queries, items.cpu(), k, seen, rows)
-            if not bool(is_known.all()):
-                counts = torch.bincount(history.indices, minlength=split.n_items).float().unsqueeze(1)
-                popular = _lists(torch.ones(split.n_users, 1), counts, k, seen, rows[~is_known])[1]
-                values[~is_known], indices[~is_known] = torch.nan, popular
-        return self._table("user", split.users, rows, values, indices)
+        is_known = lists.histories(fitted.config).counts[rows] > 0
+        return self._table("user", split.users, rows, *self._ranked(queries, items, rows, is_known, seen, k))
+
+    def recommend_new(
+        self,
+        histories: Mapping[Any, Iterable[Any]] | Iterable[Iterable[Any]],
+        k: int | None = None,
+        *,
+        filter_seen: bool = True,
+    ) -> pl.DataFrame:
+        """The same table for users who are not in the data, from the items they have, without training again.
+
+        >>> recommender = Recommender(k=10, model="ease").fit("synthetic")
+        >>> recommender.recommend_new({"anna": [3, 7], "ben": [12]}, k=2)["user"].to_list()
+        ['anna', 'anna', 'ben', 'ben']
+
+        ``histories`` maps a name for each user to its item ids; of a sequence of such lists, the positions are the
+        names. Items that are not in the data are refused. ``filter_seen`` leaves out the user's own; one who has
+        nothing gets the most popular items, without scores. Models with something of each user, such as MF, refuse.
+        """
+        fitted = self._checked()
+        has = _new_users(histories, fitted.dataset.split.items)
+        lists, rows = has.ragged(), torch.arange(has.n_users)
+        with torch.no_grad():
+            items = fitted.model.encode(rows[:0])[1]  # of no known user
+            queries = fitted.model.queries_of(lists.to(items.device))
+        seen = lists if filter_seen else None
+        return self._table("user", has.users, rows, *self._ranked(queries, items, rows, lists.counts > 0, seen, k))
 
     def similar_items(self, items: Sequence[Any], k: int = 10) -> pl.DataFrame:
         """The ``k`` items whose vectors point the same way as each of ``items``, itself left out."""
         fitted = self._checked()
         rows = _rows(fitted.dataset.split.items, items)
         with torch.no_grad():
-            vectors = F.normalize(fitted.model.encode()[1], dim=1)
-            n_items = vectors.size(0)
-            itself = Ragged(torch.arange(n_items + 1), torch.arange(n_items))
-            values, indices = top_k(vectors, vectors, min(at_least("k", k, 1), n_items), exclude=itself, rows=rows)
-        return self._table("item", fitted.dataset.split.items, rows, values, indices)
+            vectors = fitted.model.encode(rows[:0])[1].cpu()
+            found = _alike(vectors, rows, min(at_least("k", k, 1), vectors.size(0)))
+        return self._table("item", fitted.dataset.split.items, rows, *found)
 
     def evaluate(self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None) -> Evaluation:
         """Full-ranking evaluation on the test part."""
@@ -139,6 +158,26 @@ class Recommender:
             raise TopshelfError("the recommender is not fitted yet: call fit(data) or Recommender.load(path)")
         return self._fitted
 
+    def _ranked(
+        self,
+        queries: Any,
+        items: torch.Tensor,
+        rows: torch.Tensor,
+        is_known: torch.Tensor,
+        seen: Ragged | None,
+        k: int | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scores and items of the first k places, (R, k); those of whom nothing is known get the popular ones."""
+        config, split = self._checked().config, self._checked().dataset.split
+        k = min(config.k if k is None else at_least("k", k, 1), split.n_items)
+        values, indices = top_k(queries, items.cpu(), k, exclude=seen, rows=rows)
+        if not bool(is_known.all()):
+            history = Lists.of(split, "cpu").histories(config)
+            counts = torch.bincount(history.indices, minlength=split.n_items).float().unsqueeze(1)
+            popular = top_k(torch.ones(len(queries), 1), counts, k, exclude=seen, rows=rows[~is_known])[1]
+            values[~is_known], indices[~is_known] = torch.nan, popular
+        return values, indices
+
     def _table(
         self, name: str, ids: IdMap, rows: torch.Tensor, values: torch.Tensor, indices: torch.Tensor
     ) -> pl.DataFrame:
@@ -159,10 +198,51 @@ class Recommender:
         return pl.DataFrame(columns)
 
 
-def _lists(queries: Any, items: torch.Tensor, k: int, seen: Ragged | None, rows: torch.Tensor) -> Any:
-    if rows.numel() == 0:
-        return torch.empty(0, k), torch.empty(0, k, dtype=torch.int64)
-    return top_k(queries, items, k, exclude=seen, rows=rows)
+class _UnitRows:
+    """Vectors of length one, made where they are indexed."""
+
+    def __init__(self, vectors: torch.Tensor) -> None:
+        self.vectors = vectors
+
+    def __len__(self) -> int:
+        return self.vectors.size(0)
+
+    def __getitem__(self, rows: torch.Tensor) -> torch.Tensor:
+        return F.normalize(self.vectors[rows], dim=1)
+
+
+def _alike(vectors: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and items of the k whose vectors are nearest to those of the rows, themselves left out, (R, k)."""
+    n_items, found = vectors.size(0), []
+    for part in torch.split(torch.arange(n_items), max(1, _UNIT_BLOCK // (4 * vectors.size(1)))):
+        start, width = int(part[0]), part.numel()
+        itself = Ragged((torch.arange(n_items + 1) - start).clamp(0, width), torch.arange(width))
+        unit = F.normalize(vectors[start : start + width], dim=1)
+        values, indices = top_k(_UnitRows(vectors), unit, min(k, width), exclude=itself, rows=rows)
+        found.append((values, torch.where(indices < 0, indices, indices + start)))
+    values, indices = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+    best, order = values.sort(dim=1, descending=True, stable=True)  # equal ones stay in the order of the items
+    return best[:, :k], indices.gather(1, order[:, :k])
+
+
+def _new_users(histories: Any, items: IdMap) -> Interactions:
+    """Who has what, of users who are not in the data; their names are whole numbers, or text."""
+    if isinstance(histories, str) or hasattr(histories, "columns"):
+        raise DataError(
+            "histories must map each user to a list of item ids, or be a sequence of such lists, got "
+            f"{type(histories).__name__}. Of a polars frame: dict(frame.group_by('user').agg('item').iter_rows())"
+        )
+    named = dict(histories if isinstance(histories, Mapping) else enumerate(histories))
+    for name, some in named.items():
+        if isinstance(some, str) or not isinstance(some, Iterable):
+            raise DataError(f"the history of user {name!r} must be a list of item ids, got {some!r}")
+    named = {name: list(some) for name, some in named.items()}
+    whole = all(isinstance(name, int | np.integer) for name in named)
+    users = IdMap(pl.Series([name if whole else str(name) for name in named]))
+    owner = np.repeat(np.arange(len(named)), [len(some) for some in named.values()])
+    return Interactions.from_indices(
+        owner, items.index([item for some in named.values() for item in some]), users, items
+    )
 
 
 def _rows(ids: IdMap, wanted: Any) -> torch.Tensor:

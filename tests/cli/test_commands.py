@@ -16,6 +16,7 @@ from topshelf.cli import main
 from topshelf.data import generate
 from topshelf.losses import LISTWISE, LOSSES
 from topshelf.models import MODELS
+from topshelf.recommender import Recommender
 from topshelf.training import checkpoint
 
 SHORT = ["--k", "5", "--quiet", "--set", "train.epochs=4", "--set", "train.validate_every=2"]
@@ -55,6 +56,7 @@ def test_models_lists_every_name_with_when_to_use_it_its_cost_and_its_ranges():
         assert f"Use when: {row['use_when'].partition('. ')[0]}" in words
         assert f"Cost: {row['cost'].partition('. ')[0]}" in words
         assert row["paper"]
+    assert words.count("New users: from their items.") == sum(row["new_users"] for row in rows)
     listed = {row["name"]: row for row in rows}
     assert (listed["mf"]["form"], listed["ease"]["form"]) == ("trained", "closed form")
     assert (listed["mf"]["new_users"], listed["ease"]["new_users"]) == (False, True)
@@ -157,6 +159,60 @@ def test_recommend_speaks_the_ids_of_the_file(folder):
     assert lists.join(seen, on=["user", "item"], how="inner").height == 0
 
 
+@pytest.fixture(scope="module")
+def ease(folder):
+    data = ("--data", folder / "clicks.csv")
+    topshelf("train", *data, "--model", "ease", "--k", "5", "--quiet", "--out", folder / "ease")
+    return folder / "ease"
+
+
+def test_recommend_serves_somebody_new_from_items(ease):
+    shown = topshelf("recommend", ease, "--items", "3, 7,", "--k", "2")
+    expected = Recommender.load(ease).recommend_new({"new": [3, 7]}, k=2)
+    for row in expected.iter_rows():
+        assert f"{row[0]} │ {row[1]} │ {row[2]} " in " ".join(shown.split())
+    assert topshelf("recommend", ease, "--items", "3,7", "--k", "50").count("new") == 48
+    assert topshelf("recommend", ease, "--items", "3,7", "--k", "50", "--keep-seen").count("new") == 50
+    popular = topshelf("recommend", ease, "--items", "", "--k", "3")
+    assert popular.count("new") == 3
+
+
+def test_recommend_serves_a_file_of_new_users(ease, tmp_path):
+    newcomers = pl.DataFrame({"user": ["zoe", "anna", "zoe"], "item": [3, 12, 7]})
+    newcomers.write_parquet(tmp_path / "newcomers.parquet")
+    newcomers.select(who="user", what="item", stars=pl.Series([5, 1, 4])).write_csv(tmp_path / "newcomers.csv")
+    columns = ("--user-column", "who", "--item-column", "what")
+    expected = Recommender.load(ease).recommend_new({"zoe": [3, 7], "anna": [12]})
+    for file, more in (("newcomers.parquet", ()), ("newcomers.csv", columns)):
+        topshelf("recommend", ease, "--new", tmp_path / file, *more, "--out", tmp_path / "lists.parquet")
+        assert pl.read_parquet(tmp_path / "lists.parquet").equals(expected)
+
+
+def test_the_items_of_new_users_are_chosen_by_the_rules_of_the_run(folder, tmp_path):
+    clicks = pl.read_csv(folder / "clicks.csv").select(who="user", what="item", stars=pl.col("item") % 5 + 1)
+    clicks.write_csv(tmp_path / "rated.csv")
+    columns = ("--user-column", "who", "--item-column", "what", "--rating-column", "stars")
+    topshelf("train", "--data", tmp_path / "rated.csv", *columns, "--min-rating", "3", "--model", "ease", "--k", "5",
+             "--out", tmp_path / "run")  # fmt: skip
+    new = pl.DataFrame({"who": ["zoe", "zoe", "anna"], "what": [3, 4, 7], "stars": [3, 1, 2]})
+    new.write_csv(tmp_path / "new.csv")
+    recommender = Recommender.load(tmp_path / "run")
+    for more, histories in (
+        ((), {"zoe": [3], "anna": []}),
+        (("--rating-column", "none"), {"zoe": [3, 4], "anna": [7]}),
+    ):
+        topshelf("recommend", tmp_path / "run", "--new", tmp_path / "new.csv", *more, "--out", tmp_path / "lists.csv")
+        expected = recommender.recommend_new(histories)
+        assert pl.read_csv(tmp_path / "lists.csv").drop("score").equals(expected.drop("score"))
+
+
+def test_what_new_users_have_is_checked(ease, tmp_path):
+    pl.DataFrame({"user": ["zoe"], "thing": [3]}).write_csv(tmp_path / "new.csv")
+    assert "Name it with --item-column" in topshelf("recommend", ease, "--new", tmp_path / "new.csv", code=2)
+    message = topshelf("recommend", ease, "--items", "3,vase", code=2)
+    assert "1 of 2 ids are unknown, such as 'vase'" in message
+
+
 def test_a_config_file_gives_the_same_run_as_the_flags(folder):
     topshelf("train", folder / "run" / "config.toml", "--quiet", "--out", folder / "again")
     first, again = (checkpoint.load(folder / name / "model.safetensors")["model"] for name in ("run", "again"))
@@ -230,6 +286,10 @@ def test_help_has_an_example(command):
         ("train --data {csv} --user-column nobody --out {new}", "nobody"),
         ("recommend {run}", "give --user ID"),
         ("recommend {run} --out {new}/lists.csv", "cannot be written"),
+        ("recommend {run} --user user-1 --items 3", "give only one of --user ID, --items IDS and --new FILE"),
+        ("recommend {run} --items 3 --item-column what", "are those of --new FILE; give it too"),
+        ("recommend {run} --items 3", "MF has vectors for the users of its training only"),
+        ("recommend {run} --new nowhere.csv", "nowhere.csv is not a file"),
         ("train --resume {run} --k 3", "--resume goes on with a run as it was configured"),
         ("train {new}.toml --out {new}", "does not exist"),
         ("evaluate {new}", "does not exist"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 
@@ -28,6 +27,7 @@ from topshelf.training.trainer import Trainer
 
 EVERY = pytest.mark.parametrize("name", MODELS)
 TRAINABLE = [name for name, cls in MODELS.items() if not cls.is_closed_form]
+TAKES_NEW = pytest.mark.parametrize("name", [name for name, cls in MODELS.items() if takes_new_users(cls)])
 N_BLOCKS, USERS, ITEMS = 4, 20, 24  # users and items of a block
 
 
@@ -87,7 +87,7 @@ def test_a_user_alone_gets_what_it_gets_among_all(name):
         np.testing.assert_allclose(alone["score"], among["score"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name, cls in MODELS.items() if takes_new_users(cls)])
+@TAKES_NEW
 def test_users_that_came_after_training_get_their_own_block(name):
     if name == "popularity":
         pytest.skip("the same list for everybody")
@@ -97,15 +97,60 @@ def test_users_that_came_after_training_get_their_own_block(name):
     rows = torch.arange(block.numel()).repeat_interleave(4)
     histories = ragged_from_pairs(rows, (items + block.unsqueeze(1)).flatten(), block.numel())
     with torch.no_grad():
-        if hasattr(model, "solve"):
-            queries, vectors = model.solve(histories), model.encode()[1]
-        else:
-            fresh = copy.deepcopy(model)
-            fresh.attach(histories)
-            queries, vectors = fresh.encode()
-        found = top_k(queries, vectors, 5, exclude=histories)[1]
+        found = top_k(model.queries_of(histories), model.encode()[1], 5, exclude=histories)[1]
     assert found.shape == (block.numel(), 5)
     assert (found % N_BLOCKS == block.unsqueeze(1)).float().mean() > 0.9
+
+
+@TAKES_NEW
+def test_the_training_histories_give_the_queries_of_the_training(name):
+    model, positives = fitted(name).model, planted().split.train.ragged()
+    everybody = torch.arange(len(positives))
+    with torch.no_grad():
+        (known, items), new = model.encode(), model.queries_of(positives)
+    assert len(new) == len(known) == len(positives)
+    expected = known[everybody] @ items.T
+    torch.testing.assert_close(new[everybody] @ items.T, expected)
+    assert expected.abs().sum() > 0
+
+
+@TAKES_NEW
+def test_a_new_user_with_the_items_of_a_known_one_gets_its_list(name):
+    recommender, train = Recommender.of(fitted(name)), planted().split.train.to_frame()
+    histories = {user: train.filter(pl.col("user") == user)["item"].to_list() for user in (41, 7)}
+    known = recommender.recommend([41, 7], filter_seen=False)
+    new = recommender.recommend_new(histories, filter_seen=False)
+    assert new.drop("score").equals(known.drop("score"))
+    np.testing.assert_allclose(new["score"], known["score"], rtol=1e-5)
+
+
+@TAKES_NEW
+def test_a_user_who_has_nothing_is_no_harm_to_others(name):
+    model = fitted(name).model
+    items = planted().split.train.ragged().slice(3, 4).indices
+    rows = torch.arange(3)
+    some = Ragged(torch.tensor([0, 0, items.numel(), items.numel()]), items)
+    with torch.no_grad():
+        vectors = model.encode()[1]
+        scores = model.queries_of(some)[rows] @ vectors.T
+        alone = model.queries_of(some.slice(1, 2))[rows[:1]] @ vectors.T
+        assert len(model.queries_of(some.slice(0, 0))) == 0
+    assert scores.isfinite().all()
+    torch.testing.assert_close(scores[1:2], alone)
+    assert torch.equal(scores[0], scores[2])
+    if name != "popularity":
+        assert (scores[0] == 0).all()
+
+
+@EVERY
+def test_a_model_gives_new_users_lists_or_says_that_it_cannot(name):
+    recommender = Recommender.of(fitted(name))
+    if takes_new_users(MODELS[name]):
+        assert recommender.recommend_new([]).is_empty()
+        assert recommender.recommend_new([[0, 4], []], k=2)["user"].to_list() == [0, 0, 1, 1]
+        return
+    with pytest.raises(ConfigError, match=f"{MODELS[name].__name__} has vectors for the users of its training only"):
+        recommender.recommend_new([[0, 4]])
 
 
 @EVERY

@@ -117,10 +117,10 @@ def test_an_unseen_user_is_solved_as_the_seen_one_with_the_same_items():
     _, positives = problem(3)
     model = fitted(positives)
     rows = torch.tensor([4, 9, 3])
-    assert_close(model.solve(positives.select(rows)), model.query_vectors[rows])
-    alone = model.solve(positives.select(rows[:1]))
-    assert_close(alone, model.solve(positives.select(rows))[:1])
-    assert (model.solve(positives.select(rows))[2] == 0).all()  # no items, no vector
+    assert_close(model.queries_of(positives.select(rows)), model.query_vectors[rows])
+    alone = model.queries_of(positives.select(rows[:1]))
+    assert_close(alone, model.queries_of(positives.select(rows))[:1])
+    assert (model.queries_of(positives.select(rows))[2] == 0).all()  # no items, no vector
     assert (model.item_vectors[5] == 0).all()
 
 

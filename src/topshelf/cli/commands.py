@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import polars as pl
 import typer
 
 from topshelf import demo as demonstration
 from topshelf import training
 from topshelf.cli import show
-from topshelf.config import assemble, merged, overrides
+from topshelf.config import DataSettings, assemble, merged, overrides
+from topshelf.data import read
 from topshelf.errors import ConfigError, one_of
 from topshelf.evaluation import compare
 from topshelf.losses.describe import describe as describe_losses
@@ -123,22 +125,48 @@ def evaluate(
 def recommend(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     user: Annotated[list[str] | None, typer.Option(help="A user's id; may be given again.")] = None,
+    items: Annotated[str | None, typer.Option(help="What somebody has who is not in the data, such as 3,7,12.")] = None,
+    new: Annotated[Path | None, typer.Option(help="A file of users who are not in the data, and their items.")] = None,
     k: Annotated[int | None, typer.Option(help="Length of the list; default: the run's K.")] = None,
     keep_seen: Annotated[bool, typer.Option("--keep-seen", help="Also list what the user has already.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write a .csv or .parquet instead of printing.")] = None,
+    user_column: Annotated[str | None, typer.Option(help="Column of the users in --new; as in the run's data.")] = None,
+    item_column: Annotated[str | None, typer.Option(help="Column of the items in --new; as in the run's data.")] = None,
+    rating_column: Annotated[
+        str | None, typer.Option(help="Column of the ratings in --new; 'none' to take every row.")
+    ] = None,
 ) -> None:
     """List the best items of some users, or of all; nothing they have in the data already.
+
+    Users who came after training are listed from their items, where the model takes them: see topshelf models.
 
     Examples:
 
       topshelf recommend runs/clicks --user 42 --k 10
 
       topshelf recommend runs/clicks --out lists.parquet
+
+      topshelf recommend runs/ease --items 3,7,12
+
+      topshelf recommend runs/ease --new newcomers.csv --out lists.csv
     """
-    if user is None and out is None:
+    if user is None and items is None and new is None and out is None:
         raise ConfigError("give --user ID (may be given again), or --out FILE for everybody's lists")
+    if sum(whose is not None for whose in (user, items, new)) > 1:
+        raise ConfigError("give only one of --user ID, --items IDS and --new FILE")
+    columns = {"user": user_column, "item": item_column, "weight": rating_column}
+    columns = {role: name for role, name in columns.items() if name is not None}
+    if columns and new is None:
+        raise ConfigError("--user-column, --item-column and --rating-column are those of --new FILE; give it too")
     recommender = Recommender.load(run)
-    table = recommender.recommend(show.ids(recommender, user), k, filter_seen=not keep_seen)
+    if new is not None:
+        histories = _histories(new, recommender.fitted.config.data.model_copy(update=columns))
+        table = recommender.recommend_new(histories, k, filter_seen=not keep_seen)
+    elif items is not None:
+        has = [item.strip() for item in items.split(",") if item.strip()]
+        table = recommender.recommend_new({"new": has}, k, filter_seen=not keep_seen)
+    else:
+        table = recommender.recommend(show.ids(recommender, user), k, filter_seen=not keep_seen)
     show.recommendations(table, out)
 
 
@@ -199,6 +227,15 @@ def _registered(
         show.entries(what, rows)
     else:
         listing(rows)
+
+
+def _histories(path: Path, settings: DataSettings) -> dict[Any, list[Any]]:
+    """The users of a file with their items, by the rules of the run's data; those below its min_rating do not count."""
+    floor = settings.min_rating
+    weight = "none" if floor is None else settings.weight
+    table = read(path, user=settings.user, item=settings.item, weight=weight, timestamp="none")
+    is_taken = pl.col("weight") >= floor if "weight" in table.columns else pl.lit(True)
+    return dict(table.group_by("user", maintain_order=True).agg(pl.col("item").filter(is_taken)).iter_rows())
 
 
 def _cutoffs(text: str | None) -> tuple[int, ...] | None:

@@ -103,6 +103,7 @@ def _listing(rows: Sequence[dict[str, Any]], heading: str, keys: Sequence[str]) 
         for row in rows:
             if row["form"] == form:
                 lines = [row["summary"], *(f"{LABELS[key]}: {first_sentence(row[key])}" for key in keys)]
+                lines += ["New users: from their items."] if row.get("new_users") else []
                 ranges = [f"{key}: {_values(values)}" for key, values in row["ranges"].items()]
                 table.add_row(
                     row["name"], "\n".join([*map(escape, lines), *(f"[dim]{escape(x)}[/dim]" for x in ranges)])

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from topshelf.errors import at_least
+from topshelf.errors import ConfigError, at_least
 from topshelf.ragged import Ragged
 
 Ranges = dict[str, tuple[float | int | str, ...]]
@@ -44,6 +44,17 @@ class Model(nn.Module):
     def encode(self, rows: Tensor | None = None) -> tuple[Tensor | HistoryRows, Tensor]:
         """Vectors of the queries ``rows`` (default all), (Q, d), and of all items, (I, d): the same at every call."""
         raise NotImplementedError
+
+    def queries_of(self, histories: Ragged) -> Tensor | HistoryRows:  # noqa: ARG002  for those that override it
+        """Vectors (Q, d) of users who have these items, one a list, whether they were in training or not.
+
+        Scored against the items of :meth:`encode`; the training positives give its queries. A model of which something
+        belongs to each user of the training cannot do it, and leaves this as it is.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} has vectors for the users of its training only, and none for new ones. Train again "
+            "with their interactions, or use a model that takes new users; topshelf models says which do"
+        )
 
     def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:  # noqa: ARG002  for those that override it
         """The vectors of a training step, called once a step, with the model's own loss of the batch if it has one.

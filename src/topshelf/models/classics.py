@@ -34,5 +34,10 @@ class Popularity(Model):
         self.counts.copy_(torch.bincount(positives.indices, minlength=self.n_items))
 
     def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        n = self.n_queries if rows is None else rows.numel()
-        return torch.ones(n, 1, device=self.counts.device), self.counts.unsqueeze(1)
+        return self._alike(self.n_queries if rows is None else rows.numel()), self.counts.unsqueeze(1)
+
+    def queries_of(self, histories: Ragged) -> Tensor:
+        return self._alike(len(histories))
+
+    def _alike(self, n_queries: int) -> Tensor:
+        return torch.ones(n_queries, 1, device=self.counts.device)

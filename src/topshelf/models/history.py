@@ -57,9 +57,8 @@ class History(Model):
         self._histories = positives
 
     def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # All rows even for some: a product of other size may differ in the last bit.
-        queries, items = for_score(self.score, self._summed(self._attached()), self.item_vectors)
-        return (queries if rows is None else queries[rows]), items
+        histories = self._attached() if rows is None else self._attached().select(rows)
+        return for_score(self.score, self._summed(histories), self.item_vectors)
 
     def queries_of(self, histories: Ragged) -> Tensor:
         return for_score(self.score, self._summed(histories), self.item_vectors)[0]

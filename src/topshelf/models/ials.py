@@ -27,7 +27,7 @@ class IALS(Model):
     Settings: ``dim``; ``alpha`` :math:`\alpha_0`, the weight of all cells; ``l2`` :math:`\lambda`, whose best value is
         narrow and falls as ``alpha`` grows; ``scaling`` :math:`\nu`, 1 to hold those with much data down in proportion,
         0 for one penalty for all; ``iterations``, each of which solves all queries, then all items, exactly.
-    Use when: a factorisation is wanted without learning rates; unseen users are served by :meth:`solve`.
+    Use when: a factorisation is wanted without learning rates; new users are solved for, from their items.
     Cost: (n_queries + n_items) x dim numbers; an iteration solves for each query and each item a system as large as its
         list, but at most dim, in blocks of 64 MiB.
     Paper: Hu et al., Collaborative filtering for implicit feedback datasets, ICDM 2008, in the form of Rendle et al.,
@@ -74,13 +74,12 @@ class IALS(Model):
         first = torch.randn(self.n_items, self.dim, generator=generator) * _FIRST_SPREAD / self.dim**0.5
         self.item_vectors.copy_(first)
         for _ in range(self.iterations):
-            self.query_vectors.copy_(self.solve(positives))
+            self.query_vectors.copy_(self.queries_of(positives))
             self.item_vectors.copy_(self._solve(by_item, self.query_vectors))
-        self.query_vectors.copy_(self.solve(positives))  # known and unseen users alike
+        self.query_vectors.copy_(self.queries_of(positives))  # known and new users alike
 
     @torch.no_grad()
-    def solve(self, histories: Ragged) -> Tensor:
-        """The vectors of queries with these items, seen in ``fit`` or not: (Q, dim)."""
+    def queries_of(self, histories: Ragged) -> Tensor:
         return self._solve(histories, self.item_vectors)
 
     def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -94,7 +93,7 @@ class IALS(Model):
         others = others.double()
         spectrum, basis = torch.linalg.eigh(self.alpha * (others.T @ others))
         penalty = self.l2 * (lists.counts + self.alpha * others.size(0)).double() ** self.scaling
-        if bool(penalty.min() <= _LEAST_SHARE * spectrum[-1]):
+        if bool((penalty <= _LEAST_SHARE * spectrum[-1]).any()):
             raise TrainingError(
                 f"iALS's vectors are not determined by so small a penalty; raise model.l2, which is {self.l2}"
             )

@@ -65,6 +65,9 @@ class SparseItemItem(Model):
         table[lists.owner(), lists.indices] = self.values
         return (histories if rows is None else histories[rows]), table
 
+    def queries_of(self, histories: Ragged) -> HistoryRows:
+        return HistoryRows(histories, self.n_items)
+
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
         """How many weights there are is known only now."""
         for name in ("indices", "values"):
