@@ -149,7 +149,11 @@ class Trainer:
 
     def _step(self, batch: Batch, epoch: int, step: int) -> float:
         generator = stream(self.seed, _STEP, epoch, step)
-        torch.manual_seed(generator.initial_seed())  # for models that draw noise of their own
+        # For models that draw noise of their own. torch.manual_seed formats the stack at every call, for other devices.
+        if batch.query.device.type == "cpu":
+            torch.default_generator.manual_seed(generator.initial_seed())
+        else:
+            torch.manual_seed(generator.initial_seed())
         self.optimizer.zero_grad(set_to_none=True)
         in_step = self.schedule.in_step(epoch) if self.schedule is not None else None
         number, scored = self.objective.backward(batch, generator, in_step)
