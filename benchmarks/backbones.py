@@ -49,7 +49,7 @@ TEMPERATURES = (0.15, 0.2, 0.225, 0.25)
 LOSSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bpr": (
         {"train": {"order": "pair", "batch_size": 2048, "learning_rate": 0.003, "weight_decay": 1e-5}},
-        {"train.learning_rate": (0.001, 0.003, 0.01), "train.weight_decay": (1e-6, 1e-5, 1e-4)},
+        {"train.learning_rate": (0.001, 0.003, 0.01, 0.1), "train.weight_decay": (1e-6, 1e-5, 1e-4)},
     ),
     "softmax": (
         {"loss": {"tau": 0.2}, "train": {"batch_size": 512, "learning_rate": 0.03, "weight_decay": 0.0}},
