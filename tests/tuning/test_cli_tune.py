@@ -119,7 +119,7 @@ def test_the_page_has_every_part_and_needs_no_matplotlib(csv, tmp_path, plots):
     places = [page.index(f"<h2>{heading}</h2>") for heading in headings]
     assert places == sorted(places)
     assert page.count("<svg") == 4
-    assert "budget: 12 trials of at most 4 epochs" in page
+    assert "Budget: 12 trials of at most 4 epochs" in page
     assert page.count("<tr") == 1 + len(json.loads((out / "study.json").read_text())["ranges"]) + 1 + 12
     assert f"topshelf train {out}/best.toml" in page
     with pytest.MonkeyPatch.context() as patch:

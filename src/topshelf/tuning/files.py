@@ -15,26 +15,30 @@ from topshelf.tuning.ranges import text
 
 NO_PLOTS = "No plots: matplotlib is not installed (pip install 'topshelf[plot]')."
 _HEADINGS = {
-    "history": (
-        "History",
-        "Every trial in its order. A pruned trial was behind others at the same epoch and was stopped there.",
+    "history": ("History", "Every trial in its order."),
+    "curves": (
+        "Validation by epoch",
+        "A line a trial. A pruned trial was behind others at the same epoch and was stopped there.",
     ),
-    "curves": ("Validation by epoch", "What Hyperband saw."),
     "importances": (
         "Importances",
         "How much of the difference between good and bad trials each setting explains. With few trials, or where the "
         "search settled early, they are hints, not findings.",
     ),
+    "by_setting": ("Score by setting", "A point a trial."),
     "coordinates": ("Parallel coordinates", "A line a trial, through its settings to its score."),
 }
 
 
 def write(found: Tuned, folder: StudyFolder) -> None:
-    """best.toml, trials.json and report.html."""
+    """best.toml, trials.json and report.html, unless another process has written them with more trials meanwhile."""
+    drawn = page(found)  # takes a second or two, in which the trials of others may end
+    if _is_outdated(found, folder):
+        return
     if found.config is not None:
         folder.save_best(found.config)
     write_text(folder.trials, json.dumps(found.to_json(), indent=1) + "\n")
-    page(found).write(folder.report)
+    drawn.write(folder.report)
 
 
 def command(found: Tuned) -> str | None:
@@ -52,7 +56,8 @@ def page(found: Tuned) -> Page:
         f"Chosen by {found.metric} on the validation part; the test part was not read. Sampler: {found.sampler}; "
         f"pruning: {'Hyperband' if found.budget.epochs else 'none, for there are no epochs'}."
     )
-    result.paragraph(str(found.budget))
+    budget = str(found.budget)
+    result.paragraph(f"{budget[0].upper()}{budget[1:]}.")
     result.heading("The best")
     result.paragraph(verdict(found))
     result.table(*comparison(found))
@@ -66,6 +71,8 @@ def page(found: Tuned) -> Page:
         result.heading(title)
         result.paragraph(explanation)
         result.drawing(drawing)
+    if drawings and not found.importances and len(found.ranges) > 1:
+        result.paragraph("No importances: they need four complete trials with different scores.", note=True)
     result.heading("Trials")
     best = found.best
     result.table(*trials_table(found), best=None if best is None else found.rows.index(best))
@@ -95,21 +102,38 @@ def comparison(found: Tuned) -> tuple[list[str], list[list[str]]]:
 
 
 def trials_table(found: Tuned) -> tuple[list[str], list[list[str]]]:
-    header = ["trial", found.metric, "state", "best epoch", "epochs", "seconds", *found.ranges, "note"]
+    """A row a trial; without columns that no trial has anything for."""
+    epochs = ["best epoch", "epochs"] if found.budget.epochs else []
+    notes = ["note"] if any(row.note for row in found.rows) else []
+    header = ["trial", found.metric, "state", *epochs, "seconds", *found.ranges, *notes]
     rows = [
         [
             str(row.number),
             "" if row.score is None else f"{row.score:.4f}",
-            row.state,
-            str(row.best_epoch or ""),
-            str(row.epochs or ""),
+            f"{row.state} (defaults)" if row.is_default else row.state,
+            *(str(number or "") for number in (row.best_epoch, row.epochs) if epochs),
             f"{row.seconds:.1f}",
             *(_value(row, name) for name in found.ranges),
-            "; ".join(part for part in ("the defaults" if row.is_default else "", row.note) if part),
+            *(row.note for _ in notes),
         ]
         for row in found.rows
     ]
     return header, rows
+
+
+def _is_outdated(found: Tuned, folder: StudyFolder) -> bool:
+    """Whether a trial that ran elsewhere when ``found`` was made has been written down as ended since."""
+    if not found.budget.spent["running"] or not folder.trials.exists():
+        return False
+    try:
+        there = json.loads(folder.trials.read_text(encoding="utf-8"))["budget"]["spent"]
+        return _ended(there) > _ended(found.budget.spent)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False  # somebody's own edit: written anew
+
+
+def _ended(spent: dict[str, int]) -> int:
+    return sum(count for state, count in spent.items() if state != "running")
 
 
 def can_plot() -> bool:

@@ -27,7 +27,7 @@ def draw(found: Tuned) -> dict[str, Figure]:
     if found.importances:
         plots["importances"] = importances
     if len(scored(found)) > 1:
-        plots["coordinates"] = coordinates
+        plots |= {"by_setting": by_setting} if len(found.ranges) == 1 else {"coordinates": coordinates}
     return {name: plot(found) for name, plot in plots.items()} if scored(found) else {}
 
 
@@ -38,41 +38,39 @@ def scored(found: Tuned) -> list[TrialRow]:
 def history(found: Tuned) -> Figure:
     """The score of every trial in their order, and the best complete one so far."""
     figure, axes = _figure(7, 3.8)
-    kinds = (
-        ("complete", [row for row in found.rows if row.state == "complete"], "o", BLUE, BLUE),
-        ("pruned, best until then", [row for row in scored(found) if row.state == "pruned"], "o", "white", GREY),
-        ("the defaults", [row for row in scored(found) if row.is_default], "D", RED, RED),
-    )
-    for label, rows, marker, face, edge in kinds:
-        if rows:
-            numbers, scores = [row.number for row in rows], [row.score for row in rows]
-            axes.scatter(numbers, scores, s=28, marker=marker, facecolors=face, edgecolors=edge, label=label, zorder=3)
+    _dots(axes, found, lambda row: row.number)
     complete = [row for row in found.rows if row.state == "complete"]
-    best = np.maximum.accumulate(np.array([row.score or 0.0 for row in complete]))
-    axes.step([row.number for row in complete], best, where="post", color=GREEN, linewidth=1.8, label="best so far")
+    if complete:
+        best = list(np.maximum.accumulate([row.score or 0.0 for row in complete]))
+        numbers = [*(row.number for row in complete), found.rows[-1].number]  # to the last trial, however it ended
+        axes.step(numbers, [*best, best[-1]], where="post", color=GREEN, linewidth=1.8, label="best so far")
     axes.set(xlabel="trial", ylabel=f"validation {found.metric}")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False, fontsize=9)
+    _legend(axes)
     return figure
 
 
 def curves(found: Tuned) -> Figure:
     """Validation by epoch; pruned trials end where they were stopped."""
     figure, axes = _figure(7, 3.8)
-    best = found.best
-    for row in found.rows:
-        epochs, scores = list(row.history), list(row.history.values())
-        if row is best or not row.history:
-            continue
-        axes.plot(
-            epochs, scores, color=RED if row.is_default else GREY, linewidth=1, alpha=0.9 if row.is_default else 0.5
-        )
-        if row.state == "pruned":
-            axes.plot(epochs[-1:], scores[-1:], "x", color=GREY, markersize=5)
-    if best is not None and best.history:
-        axes.plot(list(best.history), list(best.history.values()), color=BLUE, linewidth=2)
+    best, default = found.best, next((row for row in found.rows if row.is_default), None)
+    others = [row for row in found.rows if row.history and row is not best and row is not default]
+    pruned = [row for row in others if row.state == "pruned"]
+    lines: tuple[tuple[str, list[TrialRow], dict[str, Any]], ...] = (
+        ("other trials", others, {"color": GREY, "linewidth": 1, "alpha": 0.5}),
+        ("the defaults", [default] if default and default is not best else [], {"color": RED, "linewidth": 1.4}),
+        ("the best: the defaults" if best is default else "the best", [best] if best else [], {"color": BLUE}),
+    )
+    for label, rows, style in lines:
+        for place, row in enumerate(row for row in rows if row.history):
+            shown = label if place == 0 else None
+            axes.plot(list(row.history), list(row.history.values()), **{"linewidth": 2, **style, "label": shown})
+    if pruned:
+        ends = [max(row.history) for row in pruned], [row.history[max(row.history)] for row in pruned]
+        axes.plot(*ends, "x", color=GREY, markersize=5, label="pruned here")
     axes.set(xlabel="epoch", ylabel=f"validation {found.metric}")
-    axes.set_title("blue: the best; red: the defaults; x: pruned", fontsize=10)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    _legend(axes)
     return figure
 
 
@@ -87,6 +85,18 @@ def importances(found: Tuned) -> Figure:
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.set_xlabel("importance (PED-ANOVA, complete trials)")
+    return figure
+
+
+def by_setting(found: Tuned) -> Figure:
+    """The score of every trial by the one setting that was searched."""
+    name, range_ = next(iter(found.ranges.items()))
+    figure, axes = _figure(7, 3.8)
+    _dots(axes, found, lambda row: _height(range_, row.settings[name]))
+    ticks = _ticks(range_)
+    axes.set_xticks([height for height, _ in ticks], [_plain(label) for _, label in ticks])
+    axes.set(xlabel=_plain(name), ylabel=f"validation {found.metric}", xlim=(-0.04, 1.04))
+    _legend(axes)
     return figure
 
 
@@ -117,6 +127,19 @@ def coordinates(found: Tuned) -> Figure:
     return figure
 
 
+def _dots(axes: Any, found: Tuned, place: Callable[[TrialRow], float]) -> None:
+    """A mark a trial at its score, of a kind that says how it ended."""
+    kinds = (
+        ("complete", [row for row in scored(found) if row.state == "complete"], "o", BLUE, BLUE),
+        ("pruned, best until then", [row for row in scored(found) if row.state == "pruned"], "o", "white", GREY),
+        ("the defaults", [row for row in scored(found) if row.is_default], "D", RED, RED),
+    )
+    for label, rows, marker, face, edge in kinds:
+        if rows:
+            places, scores = [place(row) for row in rows], [row.score for row in rows]
+            axes.scatter(places, scores, s=28, marker=marker, facecolors=face, edgecolors=edge, label=label, zorder=3)
+
+
 def _height(range_: Range, value: Any) -> float:
     """Where a value stands on its axis, 0 to 1."""
     if isinstance(range_, Choice):
@@ -126,9 +149,16 @@ def _height(range_: Range, value: Any) -> float:
 
 
 def _ticks(range_: Range) -> list[tuple[float, str]]:
+    """Where an axis has its labels: at every value of a list, at the ends and quarters of an interval."""
     if isinstance(range_, Choice):
         return [(_height(range_, value), text(value)) for value in range_.values]
-    return [(_height(range_, end), text(end)) for end in (range_.low, range_.high)]
+    if range_.log:
+        found = [range_.low * (range_.high / range_.low) ** (place / 4) for place in range(1, 4)]
+    else:
+        found = [range_.low + (range_.high - range_.low) * place / 4 for place in range(1, 4)]
+    between = {round(value) if range_.whole else float(f"{value:.2g}") for value in found}
+    values = [range_.low, *sorted(value for value in between if range_.low < value < range_.high), range_.high]
+    return [(_height(range_, value), text(value)) for value in values]
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Any]:
@@ -136,6 +166,11 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def _legend(axes: Any) -> None:
+    """Above the plot, where it hides nothing."""
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False, fontsize=9)
 
 
 def _plain(label: str) -> str:
