@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -13,13 +14,15 @@ _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-table { border-collapse: collapse; margin: 1rem 0; }
+.wide { overflow-x: auto; margin: 1rem 0; }
+table { border-collapse: collapse; font-size: .9rem; }
 th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid #8884; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 tr.best td { font-weight: 600; }
 p.note { color: #777; font-size: .9rem; }
 svg { max-width: 100%; height: auto; background: #fff; }
 """
+_NUMBER = re.compile(r"[+-]?[\d,]*\.?\d+(e[+-]?\d+)?")
 
 
 class Page:
@@ -37,7 +40,7 @@ class Page:
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, best: int | None = None) -> None:
         """Rows of texts; columns of numbers are set to the right, the row ``best`` is bold."""
-        is_number = [bool(rows) and all(_is_number(row[column]) for row in rows) for column in range(len(header))]
+        is_number = [_are_numbers([row[column] for row in rows]) for column in range(len(header))]
         head = "".join(_cell("th", text, number) for text, number in zip(header, is_number, strict=True))
         body = [
             f"<tr{' class=best' if place == best else ''}>"
@@ -45,7 +48,8 @@ class Page:
             + "</tr>"
             for place, row in enumerate(rows)
         ]
-        self._parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>")
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+        self._parts.append(f"<div class=wide>{table}</div>")
 
     def intervals(
         self, labels: Sequence[str], centres: Sequence[float], ends: Sequence[tuple[float, float]], axis: str
@@ -88,7 +92,9 @@ class Page:
 
 
 def _cell(tag: str, text: str, number: bool) -> str:
-    return f"<{tag}{' class=number' if number else ''}>{escape(text)}</{tag}>"
+    """A cell; the head of a column may break after a dot, for the names of settings are long."""
+    shown = escape(text).replace(".", ".<wbr>") if tag == "th" else escape(text)
+    return f"<{tag}{' class=number' if number else ''}>{shown}</{tag}>"
 
 
 def _plain(text: str) -> str:
@@ -96,5 +102,7 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).replace(",", "").lstrip("+-").isdigit()
+def _are_numbers(texts: Sequence[str]) -> bool:
+    """Whether a column holds numbers and nothing else but gaps."""
+    filled = [text for text in texts if text]
+    return bool(filled) and all(_NUMBER.fullmatch(text) for text in filled)

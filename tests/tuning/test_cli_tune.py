@@ -53,6 +53,18 @@ def test_a_csv_becomes_a_study_whose_best_is_trained_by_the_command_it_prints(cs
     assert score == pytest.approx(resume(out).best.score, abs=1e-12)
 
 
+def test_columns_of_any_name_are_named_as_in_train(csv, tmp_path):
+    odd = tmp_path / "odd.csv"
+    header, _, rows = csv.read_text().partition("\n")
+    assert header.split(",")[:2] == ["user", "item"]
+    odd.write_text(header.replace("user", "visitor").replace("item", "article nr") + "\n" + rows)
+    command = ("tune", "--data", odd, *SHORT, "--trials", "1", "--out", tmp_path / "study")
+    assert "--user-column" in topshelf(*command, code=2)
+    assert "1 complete" in topshelf(*command, "--user-column", "visitor", "--item-column", "article nr")
+    refused = topshelf("tune", "--resume", tmp_path / "study", "--user-column", "visitor", code=2)
+    assert "--resume goes on with a study as it was defined" in refused
+
+
 def given(kind, folder):
     """A ready-made split under a folder, and its test file; in a zip, None: it holds no test file at all."""
     split = make_split(generate(60, 40, interactions_per_user=8, seed=1))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from topshelf.config import RunConfig, assemble, overrides
+from topshelf.config import RunConfig, assemble, merged, overrides
 from topshelf.errors import ConfigError
 from topshelf.models import MODELS
 
@@ -33,6 +33,11 @@ def tune(
     range_: Annotated[
         list[str] | None, typer.Option("--range", help="Search: name=value,value,... or name=low:high[:log].")
     ] = None,
+    user_column: Annotated[str | None, typer.Option(help="Column of the users; guessed if left out.")] = None,
+    item_column: Annotated[str | None, typer.Option(help="Column of the items; guessed if left out.")] = None,
+    rating_column: Annotated[str | None, typer.Option(help="Column of the ratings; 'none' to ignore it.")] = None,
+    time_column: Annotated[str | None, typer.Option(help="Column of the times; 'none' to ignore it.")] = None,
+    min_rating: Annotated[float | None, typer.Option(help="Only ratings of at least this are positives.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the study; runs/tune-DATA-MODEL-LOSS.")] = None,
     storage: Annotated[str | None, typer.Option(help="Database url; by default SQLite in the folder.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the study in this folder.")] = None,
@@ -59,8 +64,11 @@ def tune(
         raise ConfigError("topshelf tune needs Optuna: pip install 'topshelf[tune]'")
     from topshelf import tuning  # half a second that no other command should pay
 
+    columns = {"user": user_column, "item": item_column, "weight": rating_column, "timestamp": time_column}
+    given = {key: value for key, value in {**columns, "min_rating": min_rating}.items() if value is not None}
     if resume is not None:
-        if any(value is not None for value in (config, data, model, loss, k, sampler, seed, set_, range_, out)):
+        others = (config, data, model, loss, k, sampler, seed, set_, range_, out)
+        if given or any(value is not None for value in others):
             raise ConfigError(
                 "--resume goes on with a study as it was defined; only --trials, --timeout and --storage go with it"
             )
@@ -68,7 +76,8 @@ def tune(
     else:
         if config is None and data is None:
             raise ConfigError("give --data PATH|NAME or a TOML file; see topshelf tune --help")
-        chosen = assemble(file=config, data=data, model=model, loss=loss, k=k, seed=seed, more=overrides(set_ or []))
+        more = merged({"data": given}, overrides(set_ or []))
+        chosen = assemble(file=config, data=data, model=model, loss=loss, k=k, seed=seed, more=more)
         if loss is not None and chosen.model.name in MODELS and MODELS[chosen.model.name].is_closed_form:
             raise ConfigError(f"--loss does not go with --model {chosen.model.name}, which is fitted in closed form")
         found = tuning.tune(
@@ -116,7 +125,7 @@ def _show(found: Tuned) -> None:
     line(verdict(found))
     line(f"{found.budget} (sampler {found.sampler})")
     if running := found.budget.spent["running"]:
-        line(f"{running} trials are still running in other processes")
+        line("1 trial is still running elsewhere" if running == 1 else f"{running} trials are still running elsewhere")
     if found.folder is not None:
         line(f"page: {found.folder / 'report.html'}")
     if (text := command(found)) is not None:
