@@ -59,7 +59,7 @@ def test_columns_of_any_name_are_named_as_in_train(csv, tmp_path):
     assert header.split(",")[:2] == ["user", "item"]
     odd.write_text(header.replace("user", "visitor").replace("item", "article nr") + "\n" + rows)
     command = ("tune", "--data", odd, *SHORT, "--trials", "1", "--out", tmp_path / "study")
-    assert "--user-column" in topshelf(*command, code=2)
+    assert "--item-column" in topshelf(*command, code=2)
     assert "1 complete" in topshelf(*command, "--user-column", "visitor", "--item-column", "article nr")
     refused = topshelf("tune", "--resume", tmp_path / "study", "--user-column", "visitor", code=2)
     assert "--resume goes on with a study as it was defined" in refused
