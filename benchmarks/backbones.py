@@ -11,7 +11,7 @@ Settings are searched by ``topshelf tune`` on the validation split of seed 10: t
 method, TPE, the first trial with the settings below. The test part is looked at once, after that, with the seeds 0, 1,
 ...: each has its own validation split, on which it chooses its epoch, and its own start. Both protocols are in the
 file. All losses but BPR look at all items. PSL needs every pair of a positive and an item, so a trial of it takes as
-long as ten of SL's: it has 4 trials. What FILE holds already is not made again. ``--quick``: two trials of four epochs,
+long as ten of SL's: it has 3 trials. What FILE holds already is not made again. ``--quick``: two trials of four epochs,
 one seed, one dataset.
 """
 
@@ -37,7 +37,7 @@ from topshelf.tuning import tune
 
 METRIC = "ndcg@20"
 TUNING_SEED = 10
-PSL_TRIALS = 4
+PSL_TRIALS = 3
 HEALTH, ELECTRONIC = "amazon2014-health", "amazon2014-electronic"
 MOVIELENS, FOOD = "movielens-100k", "food"
 SMALL = (HEALTH, MOVIELENS)
@@ -169,7 +169,7 @@ PLANS = {
         ),
         SMALL,
         dict.fromkeys(SMALL, 120),
-        {HEALTH: 12, MOVIELENS: 8},
+        {HEALTH: 12, MOVIELENS: 6},
         dict.fromkeys(SMALL, (0, 1, 2)),
         refit=False,
     ),
@@ -178,7 +178,7 @@ PLANS = {
         (*reversed(OURS), *reversed(CLASSICS)),  # the long ones first
         (ELECTRONIC, FOOD, *SMALL),
         {HEALTH: 120, MOVIELENS: 120, ELECTRONIC: 60, FOOD: 60},
-        {HEALTH: 20, MOVIELENS: 20, ELECTRONIC: 6, FOOD: 6},
+        {HEALTH: 20, MOVIELENS: 20, ELECTRONIC: 4, FOOD: 4},
         {HEALTH: (0, 1, 2), MOVIELENS: (0, 1, 2), ELECTRONIC: (0,), FOOD: (0,)},
         refit=True,
     ),
@@ -199,7 +199,7 @@ class Task:
 
 def config(task: Task, seed: int, more: dict[str, Any]) -> RunConfig:
     fixed = {
-        "train": {"epochs": task.epochs, "patience": 5, "refit": PLANS[task.plan].refit},
+        "train": {"epochs": task.epochs, "patience": 5 if task.data in SMALL else 3, "refit": PLANS[task.plan].refit},
         "evaluate": {"auc": False, "cutoffs": [20]},
     }
     method = task.method
