@@ -33,10 +33,11 @@ class XSimGCL(Model):
     node, and is there in training only.
 
     Settings: ``n_layers`` L; ``noise``; ``contrast_layer`` l* (0: the vectors themselves); ``temperature`` τ;
-        ``weight`` λ; ``n_contrast``: most users, and items, of a batch that are contrasted, drawn at random (a batch of
-        whole users may hold most of the catalogue); ``variant`` "reference": noise is uniform, so that it stays in the
-        vector's orthant, and each node of the batch counts once; "slatk": as the SL@K paper's code has it, noise is
-        Gaussian and a node counts as often as the batch's pairs have it. ``dim`` and ``score`` as in MF.
+        ``weight`` λ, by default the least of the SL@K paper's, which did best (docs/models/measured.md);
+        ``n_contrast``: most users, and items, of a batch that are contrasted, drawn at random (a batch of whole users
+        may hold most of the catalogue); ``variant`` "reference": noise is uniform, so that it stays in the vector's
+        orthant, and each node of the batch counts once; "slatk": as the SL@K paper's code has it, noise is Gaussian and
+        a node counts as often as the batch's pairs have it. ``dim`` and ``score`` as in MF.
     Use when: the long tail matters. The contrast spreads vectors out, and costs accuracy where the loss does so already
         (SL@20 on Health in the SL@K paper: NDCG@20 0.1332 with XSimGCL, 0.1371 with LightGCN).
     Cost: LightGCN's with 3 layers, one random number a cell and layer, and contrasts of n_contrast^2 x dim.
@@ -56,7 +57,7 @@ class XSimGCL(Model):
         noise: float = 0.1,
         contrast_layer: int = 1,
         temperature: float = 0.1,
-        weight: float = 0.2,
+        weight: float = 0.05,
         n_contrast: int = 2048,
         variant: Variant = "reference",
         score: Score = "cosine",
@@ -111,7 +112,7 @@ class SimGCL(Model):
         n_layers: int = 3,
         noise: float = 0.1,
         temperature: float = 0.1,
-        weight: float = 0.2,
+        weight: float = 0.05,
         n_contrast: int = 2048,
         variant: Variant = "reference",
         score: Score = "cosine",
