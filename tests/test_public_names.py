@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 NAMES = [
     "BPR", "EASE", "MF", "CheckpointError", "ConfigError", "DataError", "Evaluation", "Interactions", "LightGCN",
     "Popularity", "Recommender", "RunConfig", "SLatK", "SoftmaxLoss", "TopshelfError", "TrainingError", "XSimGCL",
-    "compare", "evaluate", "fit", "load", "load_split", "resume",
+    "blend", "compare", "evaluate", "fit", "load", "load_split", "resume",
 ]  # fmt: skip
 
 

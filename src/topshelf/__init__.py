@@ -11,6 +11,7 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from topshelf.blending import blend
     from topshelf.config import RunConfig
     from topshelf.data import Interactions, load_split
     from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfError, TrainingError
@@ -45,6 +46,7 @@ __all__ = [
     "TopshelfError",
     "TrainingError",
     "XSimGCL",
+    "blend",
     "compare",
     "evaluate",
     "fit",
@@ -54,6 +56,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "blending": ["blend"],
     "config": ["RunConfig"],
     "data": ["Interactions", "load_split"],
     "errors": ["CheckpointError", "ConfigError", "DataError", "TopshelfError", "TrainingError"],

@@ -281,7 +281,12 @@ def _toml_value(text: str) -> Any:
 def _toml_text(value: Any) -> str:
     if isinstance(value, float):
         return repr(value)
-    # JSON's strings, numbers, booleans and flat arrays are TOML's, but for one character that TOML wants escaped.
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_text, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{key} = {_toml_text(inner)}" for key, inner in value.items() if inner is not None)
+        return f"{{{', '.join(pairs)}}}"
+    # JSON's strings, numbers and booleans are TOML's, but for one character that TOML wants escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

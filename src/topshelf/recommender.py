@@ -50,7 +50,8 @@ class Recommender:
         self._named: dict[str, Any] = {"k": k, "seed": seed}
         self._more: Mapping[str, Any] = {**chosen, **more}
         self._fitted: Fitted | None = None
-        resolve(self._config(None))  # bad settings fail here, not after the data is read
+        # Bad settings fail here, not after the data is read. A blend comes fitted, by load or of.
+        resolve(self._config(None), is_fitted=True)
 
     def fit(self, data: Any, *, out: str | Path | None = None, quiet: bool = True) -> Recommender:
         """Fit on a file, the name of a dataset, a polars or pandas frame, a SciPy or NumPy matrix, or a Split.

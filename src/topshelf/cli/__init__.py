@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from topshelf.cli import data
+from topshelf.cli.blend import blend
 from topshelf.cli.commands import demo, evaluate, losses, models, recommend, train
 from topshelf.cli.diagnose import diagnose
 from topshelf.cli.tune import tune
@@ -44,6 +45,7 @@ app.add_typer(data.app, name="data")
 app.command()(train)
 app.command()(evaluate)
 app.command()(recommend)
+app.command()(blend)
 app.command()(losses)
 app.command()(models)
 app.command()(demo)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from topshelf.errors import ConfigError, at_least
 from topshelf.ragged import Ragged
+from topshelf.ranking import Queries
 
 Ranges = dict[str, tuple[float | int | str, ...]]
 
@@ -41,11 +42,11 @@ class Model(nn.Module):
         self.n_queries = at_least("n_queries", n_queries, 1)
         self.n_items = at_least("n_items", n_items, 1)
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor | HistoryRows, Tensor]:
+    def encode(self, rows: Tensor | None = None) -> tuple[Queries, Tensor]:
         """Vectors of the queries ``rows`` (default all), (Q, d), and of all items, (I, d): the same at every call."""
         raise NotImplementedError
 
-    def queries_of(self, histories: Ragged) -> Tensor | HistoryRows:  # noqa: ARG002  for those that override it
+    def queries_of(self, histories: Ragged) -> Queries:  # noqa: ARG002  for those that override it
         """Vectors (Q, d) of users who have these items, one a list, whether they were in training or not.
 
         Scored against the items of :meth:`encode`; the training positives give its queries. A model of which something

@@ -14,28 +14,36 @@ from topshelf.config import Component, NegativesSettings, RunConfig, complete
 from topshelf.errors import ConfigError, one_of
 from topshelf.losses import LOSSES, Loss
 from topshelf.models import MODELS, Model
+from topshelf.models.blend import NOT_TRAINED, Blend
 from topshelf.negatives import NEGATIVES, Negatives, PerQuery, Shared
 from topshelf.ragged import Ragged
 from topshelf.training.batches import stream
 from topshelf.training.objective import Objective
 
+_MADE_OF_RUNS: dict[str, type[Model]] = {"blend": Blend}  # fitted already: never trained, so not in MODELS
 _GIVEN_TO_LOSS = ("n_queries", "n_items", "n_positives", "reduction")
 _GIVEN_TO_MODEL = ("n_queries", "n_items")
 _INITIAL_VALUES = 3  # a branch of the seed's random streams, beside the trainer's
 _OF_LOSS = 1  # a branch of that, for losses with networks or vectors of their own
 
 
-def resolve(config: RunConfig) -> RunConfig:
-    """The config with every setting of its model and loss spelled out and checked."""
+def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
+    """The config with every setting of its model and loss spelled out and checked.
+
+    Only what ``is_fitted`` may be a blend: there is nothing to train in it.
+    """
+    models = _registry(config.model.name)
+    if models is _MADE_OF_RUNS and not (is_fitted and "parts" in config.model.settings):
+        raise ConfigError(f"model.name must not be {config.model.name!r} here: {NOT_TRAINED}")
     loss_class = LOSSES[one_of("loss.name", config.loss.name, LOSSES)]
-    model_class = MODELS[one_of("model.name", config.model.name, MODELS)]
+    model_class = models[one_of("model.name", config.model.name, models)]
     loss, model = config.loss, config.model
     if "k" in _parameters(loss_class) and "k" not in loss.settings:
         loss = _with(loss, k=config.k)
     if "score" in _parameters(model_class) and "score" not in model.settings:
         model = _with(model, score=loss_class.preferred_score)
     loss = _with(loss, **complete("loss", LOSSES, loss, _GIVEN_TO_LOSS))
-    model = _with(model, **complete("model", MODELS, model, _GIVEN_TO_MODEL))
+    model = _with(model, **complete("model", models, model, _GIVEN_TO_MODEL))
     config = config.model_copy(update={"loss": loss, "model": model})
     built = build_loss(config, 2, 2, 2)  # sizes do not matter for what is asked of it
     if built.needs_whole_queries and config.train.order == "pair":
@@ -69,9 +77,15 @@ def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
 
 
 def build_model(config: RunConfig, n_queries: int, n_items: int) -> Model:
-    """The model with the seed's initial values."""
+    """The model with the seed's initial values. The config may come from a folder, and be damaged."""
+    models = _registry(config.model.name)
+    settings = complete("model", models, config.model, _GIVEN_TO_MODEL)
     with _initial_values(config.seed):
-        return MODELS[config.model.name](n_queries, n_items, **config.model.settings)
+        return models[config.model.name](n_queries, n_items, **settings)
+
+
+def _registry(name: str) -> dict[str, type[Model]]:
+    return _MADE_OF_RUNS if name in _MADE_OF_RUNS else MODELS
 
 
 def build_loss(config: RunConfig, n_queries: int, n_items: int, n_positives: int) -> Loss:

@@ -1,0 +1,225 @@
+"""Runs blended: the weighted sum of what their models score, with weights that validation chooses."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from topshelf import kernels
+from topshelf.config import Component, RunConfig, TrainSettings
+from topshelf.data import Split
+from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
+from topshelf.metrics import ndcg_at_k
+from topshelf.models.blend import checked_weights
+from topshelf.ragged import Ragged
+from topshelf.ranking import NO_ITEM, Queries
+from topshelf.training import Fitted, fit, load, save
+from topshelf.training.build import build_model, resolve
+from topshelf.training.folder import RunFolder
+from topshelf.training.phases import Lists
+
+GRID = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
+SAMPLE = 1 << 22  # cells of users x items that the spread of a model's scores is taken from
+WORKSPACE = 64 << 20  # bytes of a block of scores; the search holds up to four such blocks
+MOST_ROWS = 1 << 11  # users a block
+
+Encoded = tuple[Queries, Tensor]
+
+
+def blend(
+    runs: Sequence[Fitted | str | Path],
+    *,
+    weights: Sequence[float] | None = None,
+    quiet: bool = True,
+    out: str | Path | None = None,
+) -> Fitted:
+    """One model of several: the sum of their scores, each divided by its standard deviation and times its weight.
+
+    The first run's weight is 1. The others' are searched in ``GRID`` one after another, in the order of the runs, by
+    NDCG@K on the validation part with train masked; of equal ones the smaller is taken. ``weights``, one a run, are
+    taken as they are. ``out`` keeps the blend in a run folder.
+
+    Runs are fitted models or run folders. They must be of one split, one K and one ``train.refit``. Models that were
+    refitted have seen the validation part: those of the same settings without the refit are trained to find weights and
+    deviations, and given weights are then not validated (``valid_score`` is None).
+    Cost: for every run after the first, the scores of the users with something in validation by the runs up to it, and
+        their best K for each weight of the grid; where runs were refitted, their training again. Memory beside the
+        models: blocks of scores of ``WORKSPACE`` bytes.
+    """
+    started = time.perf_counter()
+    if out is not None:
+        RunFolder(out).check_new()
+    fitted = _opened(runs)
+    first = fitted[0]
+    if weights is not None:
+        weights = checked_weights("weights", weights, len(fitted))
+    is_trained_again = first.config.train.refit and weights is None
+    found = _Search([_unrefitted(run, quiet) for run in fitted] if is_trained_again else fitted)
+    valid_score: float | None = None
+    if weights is None:
+        weights, valid_score = found.weights()
+    elif not first.config.train.refit:
+        valid_score = found.valid_score(weights)
+    config = _config(fitted, weights, found.scales)
+    model = build_model(config, first.model.n_queries, first.model.n_items)
+    model.parts = nn.ModuleList(run.model for run in fitted)  # the fitted ones in place of those just made
+    seconds = time.perf_counter() - started + sum(run.seconds for run in fitted)
+    blended = Fitted(config, first.dataset, model, seconds=seconds, valid_score=valid_score)
+    if out is not None:
+        save(blended, out)
+    return blended
+
+
+class _Search:
+    """Scores of models on a validation part that they have not seen, a block of users at a time."""
+
+    @torch.no_grad()
+    def __init__(self, runs: Sequence[Fitted]) -> None:
+        self.k, self.n_items = runs[0].config.k, runs[0].model.n_items
+        self.lists = Lists.of(runs[0].dataset.split, "cpu")
+        self.encoded: list[Encoded] = [run.model.encode() for run in runs]
+        self.users = (self.lists.valid.counts > 0).nonzero().squeeze(1)
+        self.scales = [spread(queries, items) for queries, items in self.encoded]
+
+    def weights(self) -> tuple[list[float], float]:
+        """The best of the grid, one part after another, and their NDCG@K."""
+        chosen, best = [1.0], 0.0
+        for _ in self.encoded[1:]:
+            scores = self._ndcg(chosen, GRID)
+            at = int(scores.argmax())  # the first of equal ones: the smallest weight
+            chosen, best = [*chosen, GRID[at]], float(scores[at])
+        return chosen, best
+
+    def valid_score(self, weights: Sequence[float]) -> float:
+        return float(self._ndcg(weights[:-1], weights[-1:])[0])
+
+    @torch.no_grad()
+    def _ndcg(self, weights: Sequence[float], candidates: Sequence[float]) -> Tensor:
+        """NDCG@K with each of the candidates (C,) as the weight of the part that comes after those with weights."""
+        total, n = torch.zeros(len(candidates), dtype=torch.float64), len(weights)
+        for rows in _blocks(self.users, self.n_items):
+            wanted, masked = self.lists.valid.select(rows), self.lists.train.select(rows)
+            known = self._sum(rows, weights)
+            kernels.hide(known, masked.indptr, masked.indices)  # what is -inf here stays so in every sum
+            added = _scores(self.encoded[n], rows).div_(self.scales[n])
+            tile = torch.empty_like(known)
+            for at, weight in enumerate(candidates):
+                torch.add(known, added, alpha=weight, out=tile)
+                total[at] += _sum_of_ndcg(tile, wanted, self.k)
+        return total / self.users.numel()
+
+    def _sum(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
+        found = torch.zeros(rows.numel(), self.n_items)
+        for weight, scale, encoded in zip(weights, self.scales, self.encoded, strict=False):
+            if weight > 0:
+                found.add_(_scores(encoded, rows), alpha=weight / scale)
+        return found
+
+
+@torch.no_grad()
+def spread(queries: Queries, items: Tensor) -> float:
+    """The standard deviation of the scores of all cells, or of a sample of at most ``SAMPLE``, always the same one.
+
+    1 for scores that are all equal: there is nothing to make comparable.
+    """
+    n_rows, n_columns = len(queries), items.size(0)
+    rows, columns = torch.arange(n_rows), torch.arange(n_columns)
+    if n_rows * n_columns > SAMPLE:
+        draw = torch.Generator().manual_seed(0)
+        n_columns = min(n_columns, max(MOST_ROWS, SAMPLE // n_rows))
+        rows = torch.randperm(n_rows, generator=draw)[: SAMPLE // n_columns]
+        columns = torch.randperm(items.size(0), generator=draw)[:n_columns]
+    some = items[columns.to(items.device)]
+    scores = torch.cat([_scores((queries, some), part).flatten() for part in _blocks(rows, items.size(0))])
+    deviation = float(scores.double().std(correction=0))
+    if not math.isfinite(deviation):
+        raise TrainingError("scores must be finite numbers, and those of a run are not; train it again")
+    return 1.0 if deviation == 0 else deviation
+
+
+def _blocks(rows: Tensor, n_items: int) -> Iterator[Tensor]:
+    yield from torch.split(rows, max(1, min(MOST_ROWS, WORKSPACE // (4 * n_items))))
+
+
+def _scores(encoded: Encoded, rows: Tensor) -> Tensor:
+    queries, items = encoded
+    return (queries[rows.to(items.device)] @ items.T).float().cpu()
+
+
+def _sum_of_ndcg(scores: Tensor, wanted: Ragged, k: int) -> float:
+    values = scores.new_full((scores.size(0), k), -torch.inf)
+    indices = torch.full((scores.size(0), k), NO_ITEM)
+    kernels.keep_best(scores, values, indices)
+    return float(ndcg_at_k(kernels.hits(indices, wanted.indptr, wanted.indices), wanted.counts).sum())
+
+
+def _opened(runs: Sequence[Fitted | str | Path]) -> list[Fitted]:
+    """The runs, refused where they cannot be blended."""
+    if len(runs) < 2:
+        raise ConfigError(f"a blend must have at least 2 runs, got {len(runs)}")
+    named = []
+    for at, given in enumerate(runs, start=1):
+        if isinstance(given, Fitted):
+            named.append((f"run {at} ({given.config.model.name})", given))
+            continue
+        if not RunFolder.open(given).metrics.exists():
+            raise CheckpointError(f"{given} is not finished; go on with it: topshelf train --resume {given}")
+        named.append((str(given), load(given)))
+    for some in named:
+        _check_alone(*some)
+        _check_together(*named[0], *some)
+    return [run for _, run in named]
+
+
+def _check_alone(name: str, run: Fitted) -> None:
+    if run.config.model.name == "blend":
+        raise ConfigError(f"{name} is a blend already; give the runs that it was made of")
+    if run.config.train.refit == "all":
+        raise ConfigError(
+            f"{name} was refitted on everything, the test part too, and its blend could not be measured; train it "
+            "again with train.refit = true"
+        )
+
+
+def _check_together(name: str, run: Fitted, other_name: str, other: Fitted) -> None:
+    pairs = {"k": (run.config.k, other.config.k), "train.refit": (run.config.train.refit, other.config.train.refit)}
+    for setting, (a, b) in pairs.items():
+        if a != b:
+            raise ConfigError(f"blended runs must have the same {setting}, got {a} in {name} and {b} in {other_name}")
+    for what in _differences(run.dataset.split, other.dataset.split):
+        raise DataError(
+            f"blended runs must be of the same data and split, got other {what} in {name} than in {other_name}; "
+            "train them on the same data with the same data settings and seed"
+        )
+
+
+def _differences(a: Split, b: Split) -> Iterator[str]:
+    for ids in ("users", "items"):
+        if not getattr(a, ids).values.equals(getattr(b, ids).values):
+            yield ids
+    for part in ("train", "valid", "test"):
+        lists = [getattr(split, part) for split in (a, b)]
+        if not all(np.array_equal(*(getattr(some, name) for some in lists)) for name in ("indptr", "indices")):
+            yield f"{part} interactions"
+
+
+def _unrefitted(run: Fitted, quiet: bool) -> Fitted:
+    train = run.config.train.model_copy(update={"refit": False})
+    return fit(run.config.model_copy(update={"train": train}), run.dataset, quiet=quiet)
+
+
+def _config(runs: Sequence[Fitted], weights: Sequence[float], scales: Sequence[float]) -> RunConfig:
+    first = runs[0].config
+    parts = [{"name": run.config.model.name, **run.config.model.settings} for run in runs]
+    model = Component.model_validate(
+        {"name": "blend", "weights": list(weights), "parts": parts, "scales": list(scales)}
+    )
+    train = TrainSettings(refit=first.train.refit)  # what the parts have seen; the rest is in their own runs
+    same = {name: getattr(first, name) for name in ("seed", "k", "data", "evaluate")}
+    return resolve(RunConfig(**same, model=model, train=train), is_fitted=True)

@@ -1,0 +1,68 @@
+"""topshelf blend: a few lines over one library call, and its table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from topshelf import blending
+from topshelf.cli import show
+from topshelf.errors import ConfigError
+from topshelf.training import Fitted
+from topshelf.training.folder import RunFolder
+
+
+def blend(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run folders, of one split and one K.")],
+    weights: Annotated[
+        str | None, typer.Option(help="One a run, such as 1,0.1; found on validation if left out.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the blend.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Add up what the models of several runs score, with weights that validation chooses.
+
+    Give the best run first: its weight is 1, and the others are added where validation NDCG@K gains by it. Runs that
+    were refitted are trained again without the refit to find the weights.
+
+    Examples:
+
+      topshelf blend runs/history runs/slim --out runs/blend
+
+      topshelf blend runs/history runs/slim --weights 1,0.1 --out runs/blend
+    """
+    if out is None:
+        raise ConfigError("give --out FOLDER: where the blend is kept")
+    given = None if weights is None else _numbers(weights)
+    blended = blending.blend(runs, weights=given, quiet=quiet, out=out)
+    _parts(runs, blended)
+    show.run(blended, out)
+
+
+def _parts(runs: list[Path], blended: Fitted) -> None:
+    """What went into the blend, and what validation says of each and of all."""
+    metric = f"ndcg@{blended.config.k}"
+    table = Table("run", "model", "weight", f"validation {metric}")
+    settings = blended.config.model.settings
+    for run, part, weight in zip(runs, settings["parts"], settings["weights"], strict=True):
+        valid = RunFolder(run).load_metrics().get("valid")
+        score = valid.get(metric) if isinstance(valid, dict) else None
+        table.add_row(escape(str(run)), part["name"], f"{weight:g}", _score(score))
+    table.add_row("blend", "", "", _score(blended.valid_score), style="bold")
+    Console().print(table)
+
+
+def _score(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.4f}"
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--weights takes one number a run, such as 1,0.1; got {text!r}") from None
