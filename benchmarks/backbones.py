@@ -1,12 +1,13 @@
 """Backbones, losses and classics compared: each is tuned on validation with the same budget, then measured on test.
 
     python benchmarks/backbones.py --plan grid [--data NAME,...] [--methods LABEL;...] [--jobs N] [--json FILE]
-    python benchmarks/backbones.py --plan published|best ... [--quick]
+    python benchmarks/backbones.py --plan published|best|blend ... [--quick]
 
 ``grid``: MF, LightGCN and XSimGCL with BPR, SL, PSL and SL@20, d 64, trained on train alone, as the paper's tables are.
 ``published``: both graph backbones on Health with the settings of the paper (pairs of 1024, its optima; XSimGCL by both
 variants and all its weights), no search; which of them comes to the published figures.
 ``best``: the classics and our best, every one refitted on train + validation once its settings are chosen.
+``blend``: weighted sums (``topshelf blend``) of the three that validation put first in a file of ``best`` (``--rows``).
 Settings are searched by ``topshelf tune`` on the validation split of seed 10: the same number of trials for every
 method, TPE, the first trial with the settings below. The test part is looked at once, after that, with the seeds 0, 1,
 ...: each has its own validation split, on which it chooses its epoch, and its own start. Both protocols are in the
@@ -22,7 +23,7 @@ import json
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
@@ -30,14 +31,17 @@ from typing import Any
 
 import torch
 
+from topshelf.blending import blend
 from topshelf.config import RunConfig, assemble, merged
 from topshelf.training import fit
 from topshelf.training.folder import environment
 from topshelf.tuning import tune
 
 METRIC = "ndcg@20"
+RESULTS = Path(__file__).parent / "results"
 TUNING_SEED = 10
 PSL_TRIALS = 3
+BLEND = "blend of the first three"
 HEALTH, ELECTRONIC = "amazon2014-health", "amazon2014-electronic"
 MOVIELENS, FOOD = "movielens-100k", "food"
 SMALL = (HEALTH, MOVIELENS)
@@ -160,6 +164,8 @@ OURS = (
     of_best("mf", 0.03, RATES, (64, 128, 256)),
     of_best("history", 0.01, (0.003, 0.01, 0.03), (64, 128, 256)),
 )
+BEST_EPOCHS = {HEALTH: 120, MOVIELENS: 120, ELECTRONIC: 60, FOOD: 60}
+BEST_SEEDS: dict[str, tuple[int, ...]] = {HEALTH: (0, 1, 2), MOVIELENS: (0, 1, 2), ELECTRONIC: (0,), FOOD: (0,)}
 PLANS = {
     "grid": Plan(
         tuple(
@@ -174,12 +180,20 @@ PLANS = {
         refit=False,
     ),
     "published": Plan(PUBLISHED, (HEALTH,), {HEALTH: 120}, {HEALTH: 0}, {HEALTH: (0,)}, refit=False),
+    "blend": Plan(
+        (Method(BLEND, ""),),
+        (HEALTH, MOVIELENS, ELECTRONIC, FOOD),
+        BEST_EPOCHS,
+        dict.fromkeys((HEALTH, MOVIELENS, ELECTRONIC, FOOD), 0),
+        BEST_SEEDS,
+        refit=True,
+    ),
     "best": Plan(
         (*reversed(OURS), *reversed(CLASSICS)),  # the long ones first
         (ELECTRONIC, FOOD, *SMALL),
-        {HEALTH: 120, MOVIELENS: 120, ELECTRONIC: 60, FOOD: 60},
+        BEST_EPOCHS,
         {HEALTH: 20, MOVIELENS: 20, ELECTRONIC: 4, FOOD: 4},
-        {HEALTH: (0, 1, 2), MOVIELENS: (0, 1, 2), ELECTRONIC: (0,), FOOD: (0,)},
+        BEST_SEEDS,
         refit=True,
     ),
 }
@@ -225,9 +239,7 @@ def measure(task: Task) -> dict[str, Any]:
             "valid_of_first": None if found.default is None else found.default.score,
             "budget": str(found.budget),
         }
-        for name, value in found.best.settings.items():
-            section, _, key = name.partition(".")
-            nested.setdefault(section, {})[key] = value
+        nested = by_section(found.best.settings)
     runs = []
     for seed in task.seeds:
         fitted = fit(config(task, seed, nested))
@@ -238,6 +250,38 @@ def measure(task: Task) -> dict[str, Any]:
     return row
 
 
+def by_section(settings: dict[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, value in settings.items():
+        section, _, key = name.partition(".")
+        nested.setdefault(section, {})[key] = value
+    return nested
+
+
+def measure_blend(task: Task, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The sum of these rows of ``best``, each with the settings that were chosen for it."""
+    torch.set_num_threads(1)
+    methods, started, runs = {method.label: method for method in PLANS["best"].methods}, time.perf_counter(), []
+    for seed in task.seeds:
+        fitted = [
+            fit(config(replace(task, method=methods[part["method"]]), seed, by_section(part["settings"])))
+            for part in parts
+        ]
+        found = blend(fitted)
+        scores = {protocol: found.evaluate(protocol, (20,)).mean()[METRIC] for protocol in ("standard", "paper")}
+        weights = found.config.model.settings["weights"]
+        runs.append({"seed": seed, "epoch": 0, "weights": weights, "valid": found.valid_score, **scores})
+    names = [part["method"] for part in parts]
+    print(task.data, names, [(run["weights"], round(run["standard"], 4)) for run in runs], flush=True)
+    return {
+        "data": task.data,
+        "method": BLEND,
+        "parts": names,
+        "runs": runs,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
 def table(rows: list[dict[str, Any]], plan: str) -> str:
     """Means over seeds of test NDCG@20: the grid by backbone and loss, the others by method and dataset."""
     found = {(row["data"], row["method"]): row for row in rows}
@@ -245,7 +289,7 @@ def table(rows: list[dict[str, Any]], plan: str) -> str:
         return _grid(found)
     methods = [method.label for method in PLANS[plan].methods]
     data = [name for name in DATA if any((name, method) in found for method in methods)]
-    protocols = ("standard",) if plan == "best" else ("paper", "standard")
+    protocols = ("standard",) if plan in ("best", "blend") else ("paper", "standard")
     heads = [f"{name}, `{protocol}`" for name in data for protocol in protocols]
     lines = [f"| method | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for method in methods[::-1] if plan == "best" else methods:
@@ -283,11 +327,19 @@ def _trials(plan: Plan, data: str, method: Method) -> int:
     return min(plan.trials[data], PSL_TRIALS) if method.loss == "psl" else plan.trials[data]
 
 
+def first_three(file: Path, data: str) -> list[dict[str, Any]]:
+    """The rows of a dataset with the best validation scores, best first."""
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    own = [row for row in rows if row["data"] == data and "valid" in row]
+    return sorted(own, key=lambda row: -row["valid"])[:3]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", choices=PLANS, default="grid")
     parser.add_argument("--data", help="names, with commas between")
     parser.add_argument("--methods", help="labels, with semicolons between")
+    parser.add_argument("--rows", type=Path, default=RESULTS / "backbones_best.json", help="of best; for blend")
     parser.add_argument("--jobs", type=int, default=2, help="methods at once, one thread each")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true")
@@ -308,7 +360,11 @@ def main() -> None:
         if method.label in labels and (name, method.label) not in done
     ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        for waited in as_completed([pool.submit(measure, task) for task in tasks]):
+        if options.plan == "blend":
+            waiting = [pool.submit(measure_blend, task, first_three(options.rows, task.data)) for task in tasks]
+        else:
+            waiting = [pool.submit(measure, task) for task in tasks]
+        for waited in as_completed(waiting):
             rows.append(waited.result())
             if options.json:
                 result = {
