@@ -89,28 +89,46 @@ def test_vectors_stay_unmade_only_where_a_part_has_histories_for_vectors():
     assert torch.equal(items, same)
 
 
-@pytest.mark.parametrize("names", PAIRS, ids="-".join)
-def test_the_weight_found_is_the_best_of_the_grid_and_of_equal_ones_the_smallest(names):
+def searched(runs) -> tuple[list[float], float]:
+    """Weights and NDCG by plain loops: the best run alone has 1, the others follow from the next best to the worst."""
+    weights = [0.0] * len(runs)
+    best, *others = sorted(range(len(runs)), key=lambda at: -valid_ndcg([1], [runs[at]]))
+    weights[best] = 1.0
+    for at in others:
+        scores = [valid_ndcg([*weights[:at], weight, *weights[at + 1 :]], runs) for weight in GRID]
+        weights[at] = GRID[scores.index(max(scores))]
+    return weights, valid_ndcg(weights, runs)
+
+
+THREE = ("popularity", "mf", "ease")
+
+
+@pytest.mark.parametrize("names", [*PAIRS, THREE, ("lightgcn", "slim", "history")], ids="-".join)
+def test_the_weights_found_are_the_best_of_the_grid_beside_the_best_run_and_of_equal_ones_the_smallest(names):
     runs = [fitted(name) for name in names]
-    scores = [valid_ndcg([1, weight], runs) for weight in GRID]
+    weights, score = searched(runs)
     done = blend(runs)
-    assert done.config.model.settings["weights"] == [1.0, GRID[scores.index(max(scores))]]
-    assert done.valid_score == pytest.approx(max(scores), abs=1e-9)
+    assert done.config.model.settings["weights"] == weights
+    assert done.valid_score == pytest.approx(score, abs=1e-9)
+    assert done.valid_score >= max(valid_ndcg([1], [run]) for run in runs) - 1e-9
 
 
 def test_these_weights_are_not_all_the_same():
-    assert len({blend([fitted(name) for name in names]).config.model.settings["weights"][1] for names in PAIRS}) > 1
+    pairs = [*PAIRS, PAIRS[0][::-1]]
+    found = {tuple(blend([fitted(name) for name in names]).config.model.settings["weights"]) for names in pairs}
+    assert len({min(weights) for weights in found}) > 1
+    assert {weights.index(1.0) for weights in found} == {0, 1}  # the best run is not always the first
 
 
-def test_weights_of_three_are_found_one_after_another():
-    runs = [fitted(name) for name in ("popularity", "mf", "ease")]
-    chosen = [1.0]
-    for n in (2, 3):
-        scores = [valid_ndcg([*chosen, weight], runs[:n]) for weight in GRID]
-        chosen.append(GRID[scores.index(max(scores))])
-    done = blend(runs)
-    assert done.config.model.settings["weights"] == chosen
-    assert done.valid_score == pytest.approx(max(scores), abs=1e-9)
+def test_the_order_of_the_runs_does_not_matter():
+    first = blend([fitted(name) for name in THREE])
+    expected = dict(zip(THREE, first.config.model.settings["weights"], strict=True))
+    for names in itertools.permutations(THREE):
+        done = blend([fitted(name) for name in names])
+        settings = done.config.model.settings
+        assert [part["name"] for part in settings["parts"]] == list(names)
+        assert dict(zip(names, settings["weights"], strict=True)) == expected
+        assert done.valid_score == pytest.approx(first.valid_score, abs=1e-9)
 
 
 def test_equal_scores_go_to_the_smaller_weight():
@@ -147,6 +165,7 @@ def test_the_spread_of_many_scores_is_that_of_a_sample_always_the_same(monkeypat
 
 def test_scores_that_are_all_equal_spread_by_one_and_what_is_no_number_is_refused():
     assert spread(torch.zeros(3, 2), torch.ones(4, 2)) == 1.0
+    assert spread(torch.full((3, 2), 1e-30), torch.rand(4, 2)) == 1.0  # its factor would be infinite
     with pytest.raises(TrainingError, match="scores must be finite numbers"):
         spread(torch.full((3, 2), torch.nan), torch.ones(4, 2))
 
@@ -156,6 +175,14 @@ def test_with_weight_0_the_lists_are_those_of_the_first(other):
     alone = Recommender.of(fitted("mf")).recommend(k=10)
     both = Recommender.of(blend([fitted("mf"), fitted(other)], weights=[1, 0])).recommend(k=10)
     assert both.drop("score").equals(alone.drop("score"))
+
+
+def test_weights_count_between_items_too():
+    alone = Recommender.of(fitted("mf")).similar_items([0, 7, 12], k=6)
+    hardly = blend([fitted("mf"), fitted("ease")], weights=[1, 1e-6])
+    much = blend([fitted("mf"), fitted("ease")], weights=[1e-6, 1])
+    assert Recommender.of(hardly).similar_items([0, 7, 12], k=6).drop("score").equals(alone.drop("score"))
+    assert not Recommender.of(much).similar_items([0, 7, 12], k=6).drop("score").equals(alone.drop("score"))
 
 
 @pytest.mark.parametrize("refit", [False, True])
@@ -259,8 +286,11 @@ def test_runs_that_do_not_go_together_are_refused(tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             blend([fitted("mf"), other])
-    with pytest.raises(ConfigError, match="at least 2 runs, got 1"):
-        blend([fitted("mf")])
+    for too_few in ([], [tmp_path / "a"], str(tmp_path / "a")):
+        with pytest.raises(ConfigError, match="must have a list of at least 2 runs, got "):
+            blend(too_few)
+    with pytest.raises(ConfigError, match=r"got Recommender as run 2; of a Recommender, give its \.fitted"):
+        blend([fitted("mf"), Recommender.of(fitted("ease"))])
     with pytest.raises(CheckpointError, match="does not exist"):
         blend([tmp_path / "a", tmp_path / "b"])
     save(fitted("mf"), tmp_path / "a")
@@ -269,7 +299,23 @@ def test_runs_that_do_not_go_together_are_refused(tmp_path):
         blend([tmp_path / "a", fitted("ease")])
 
 
-@pytest.mark.parametrize("weights", [[1], [1, 2, 3], [0, 0], [1, -0.1], [1, float("nan")], [1, float("inf")]])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [],
+        [1],
+        [1, 2, 3],
+        1,
+        "12",
+        ["1", "2"],
+        [1, None],
+        [0, 0],
+        [1, -0.1],
+        [1, float("nan")],
+        [1, float("inf")],
+        [1e300, 1],
+    ],
+)
 def test_weights_that_make_no_sense_are_refused(weights):
     with pytest.raises(ConfigError, match="weights must"):
         blend([fitted("mf"), fitted("ease")], weights=weights)
@@ -305,6 +351,8 @@ def test_a_blend_is_not_trained(tmp_path):
         ("weights = [1.0, 0.5]", "weights = [1.0, nan]", "weights must be numbers >= 0"),
         ("weights = [1.0, 0.5]", 'weights = [1.0, "much"]', "model.weights.1: "),
         ("weights = [1.0, 0.5]", "", "model.weights: field required"),
+        ("weights = [1.0, 0.5]", "weights = [1e300, 0.5]", "weights must be numbers >= 0, at most 1e\\+06"),
+        ("scales = [", "scales = [1e-320, 1.0] # ", "scales must be a number > 0 for each of the 2 parts"),
         ("scales = [", "scales = [0.0, ", "scales must be a number > 0 for each of the 2 parts"),
         ('name = "ease"', 'name = "os.system"', "model.parts.1.name must be one of mf, .*got 'os.system'"),
         ('name = "ease"', 'name = "blend"', "model.parts.1.name must be one of mf, .*got 'blend'"),

@@ -16,7 +16,7 @@ from topshelf.config import Component, RunConfig, TrainSettings
 from topshelf.data import Split
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
 from topshelf.metrics import ndcg_at_k
-from topshelf.models.blend import checked_weights
+from topshelf.models.blend import LEAST_SCALE, checked_weights
 from topshelf.ragged import Ragged
 from topshelf.ranking import NO_ITEM, Queries
 from topshelf.training import Fitted, fit, load, save
@@ -41,16 +41,17 @@ def blend(
 ) -> Fitted:
     """One model of several: the sum of their scores, each divided by its standard deviation and times its weight.
 
-    The first run's weight is 1. The others' are searched in ``GRID`` one after another, in the order of the runs, by
-    NDCG@K on the validation part with train masked; of equal ones the smaller is taken. ``weights``, one a run, are
-    taken as they are. ``out`` keeps the blend in a run folder.
+    The run that is best alone, by NDCG@K on the validation part with train masked, has the weight 1. The others' are
+    searched in ``GRID`` one after another, from the next best to the worst, by the same measure; of equal ones the
+    smaller is taken. The order of the runs only decides between runs that are equally good; parts and weights are kept
+    in it. ``weights``, one a run, are taken as they are. ``out`` keeps the blend in a run folder.
 
     Runs are fitted models or run folders. They must be of one split, one K and one ``train.refit``. Models that were
     refitted have seen the validation part: those of the same settings without the refit are trained to find weights and
     deviations, and given weights are then not validated (``valid_score`` is None).
-    Cost: for every run after the first, the scores of the users with something in validation by the runs up to it, and
-        their best K for each weight of the grid; where runs were refitted, their training again. Memory beside the
-        models: blocks of scores of ``WORKSPACE`` bytes.
+    Cost: for every run, the scores of the users with something in validation, and their best K; for all but the best,
+        those by the runs up to it, and their best K for each weight of the grid; where runs were refitted, their
+        training again. Memory beside the models: blocks of scores of ``WORKSPACE`` bytes.
     """
     started = time.perf_counter()
     if out is not None:
@@ -88,26 +89,29 @@ class _Search:
         self.scales = [spread(queries, items) for queries, items in self.encoded]
 
     def weights(self) -> tuple[list[float], float]:
-        """The best of the grid, one part after another, and their NDCG@K."""
-        chosen, best = [1.0], 0.0
-        for _ in self.encoded[1:]:
-            scores = self._ndcg(chosen, GRID)
+        """The best of the grid, one part after another, the best alone first, and their NDCG@K."""
+        chosen = [0.0] * len(self.encoded)
+        alone = [float(self._ndcg(chosen, part, (1.0,))[0]) for part in range(len(chosen))]
+        first, *others = sorted(range(len(chosen)), key=lambda part: -alone[part])  # of equal ones, as they were given
+        chosen[first], best = 1.0, alone[first]
+        for part in others:
+            scores = self._ndcg(chosen, part, GRID)
             at = int(scores.argmax())  # the first of equal ones: the smallest weight
-            chosen, best = [*chosen, GRID[at]], float(scores[at])
+            chosen[part], best = GRID[at], float(scores[at])
         return chosen, best
 
     def valid_score(self, weights: Sequence[float]) -> float:
-        return float(self._ndcg(weights[:-1], weights[-1:])[0])
+        return float(self._ndcg([*weights[:-1], 0.0], len(weights) - 1, weights[-1:])[0])
 
     @torch.no_grad()
-    def _ndcg(self, weights: Sequence[float], candidates: Sequence[float]) -> Tensor:
-        """NDCG@K with each of the candidates (C,) as the weight of the part that comes after those with weights."""
-        total, n = torch.zeros(len(candidates), dtype=torch.float64), len(weights)
+    def _ndcg(self, weights: Sequence[float], part: int, candidates: Sequence[float]) -> Tensor:
+        """NDCG@K with each of the candidates (C,) as the weight of a part, which has none among the weights."""
+        total = torch.zeros(len(candidates), dtype=torch.float64)
         for rows in _blocks(self.users, self.n_items):
             wanted, masked = self.lists.valid.select(rows), self.lists.train.select(rows)
             known = self._sum(rows, weights)
             kernels.hide(known, masked.indptr, masked.indices)  # what is -inf here stays so in every sum
-            added = _scores(self.encoded[n], rows).div_(self.scales[n])
+            added = _scores(self.encoded[part], rows).div_(self.scales[part])
             tile = torch.empty_like(known)
             for at, weight in enumerate(candidates):
                 torch.add(known, added, alpha=weight, out=tile)
@@ -116,7 +120,7 @@ class _Search:
 
     def _sum(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
         found = torch.zeros(rows.numel(), self.n_items)
-        for weight, scale, encoded in zip(weights, self.scales, self.encoded, strict=False):
+        for weight, scale, encoded in zip(weights, self.scales, self.encoded, strict=True):
             if weight > 0:
                 found.add_(_scores(encoded, rows), alpha=weight / scale)
         return found
@@ -126,7 +130,7 @@ class _Search:
 def spread(queries: Queries, items: Tensor) -> float:
     """The standard deviation of the scores of all cells, or of a sample of at most ``SAMPLE``, always the same one.
 
-    1 for scores that are all equal: there is nothing to make comparable.
+    1 for scores that are all equal, or as good as: there is nothing to make comparable.
     """
     n_rows, n_columns = len(queries), items.size(0)
     rows, columns = torch.arange(n_rows), torch.arange(n_columns)
@@ -140,7 +144,7 @@ def spread(queries: Queries, items: Tensor) -> float:
     deviation = float(scores.double().std(correction=0))
     if not math.isfinite(deviation):
         raise TrainingError("scores must be finite numbers, and those of a run are not; train it again")
-    return 1.0 if deviation == 0 else deviation
+    return deviation if deviation >= LEAST_SCALE else 1.0
 
 
 def _blocks(rows: Tensor, n_items: int) -> Iterator[Tensor]:
@@ -161,13 +165,18 @@ def _sum_of_ndcg(scores: Tensor, wanted: Ragged, k: int) -> float:
 
 def _opened(runs: Sequence[Fitted | str | Path]) -> list[Fitted]:
     """The runs, refused where they cannot be blended."""
-    if len(runs) < 2:
-        raise ConfigError(f"a blend must have at least 2 runs, got {len(runs)}")
+    if isinstance(runs, str | Path) or len(runs) < 2:
+        raise ConfigError(f"a blend must have a list of at least 2 runs, got {runs!r}")
     named = []
     for at, given in enumerate(runs, start=1):
         if isinstance(given, Fitted):
             named.append((f"run {at} ({given.config.model.name})", given))
             continue
+        if not isinstance(given, str | Path):
+            raise ConfigError(
+                f"a run must be a folder or a Fitted, got {type(given).__name__} as run {at}; of a Recommender, give "
+                "its .fitted"
+            )
         if not RunFolder.open(given).metrics.exists():
             raise CheckpointError(f"{given} is not finished; go on with it: topshelf train --resume {given}")
         named.append((str(given), load(given)))

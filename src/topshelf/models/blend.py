@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +20,9 @@ NOT_TRAINED = (
     "a blend is made of models that are fitted already. Train them, then blend their runs: "
     "topshelf blend RUN RUN --out FOLDER"
 )
+# Sums are in float32: what is beyond these would be inf, or drown all else.
+MOST_WEIGHT = 1e6
+LEAST_SCALE = 1e-20
 _GIVEN = ("n_queries", "n_items")
 
 
@@ -30,7 +34,8 @@ class Blend(Model):
     Settings: ``weights`` w_k, at least 0; ``parts``, the name and the settings of each model; ``scales`` σ_k, how far
         the scores of each spread, so that weights can be compared; 1 when left out. A part of weight 0 is not asked.
     Use when: two good models err in different places, as one that is trained and an item-item model do.
-    Cost: vectors as long as those of all parts together, with a copy of the items' when they are put side by side.
+    Cost: vectors as long as those of all parts together, with a copy of the items' when they are put side by side. The
+        root of a part's factor is in the queries and in the items, so that it counts between two items too.
     """
 
     is_closed_form: ClassVar[bool] = True
@@ -48,18 +53,22 @@ class Blend(Model):
         super().__init__(n_queries, n_items)
         weights = checked_weights("model.weights", weights, len(parts))
         scales = [1.0] * len(parts) if scales is None else scales
-        if len(scales) != len(parts) or not all(0 < scale < math.inf for scale in scales):
-            raise ConfigError(f"model.scales must be a number > 0 for each of the {len(parts)} parts, got {scales}")
+        if len(scales) != len(parts) or not all(LEAST_SCALE <= scale < math.inf for scale in scales):
+            raise ConfigError(
+                f"model.scales must be a number > 0 for each of the {len(parts)} parts (at least {LEAST_SCALE:g}), "
+                f"got {scales}"
+            )
         self.factors = [weight / scale for weight, scale in zip(weights, scales, strict=True)]
         self.parts = nn.ModuleList(_part(n_queries, n_items, at, part) for at, part in enumerate(parts))
 
     def encode(self, rows: Tensor | None = None) -> tuple[Queries, Tensor]:
-        encoded = [(factor, *part.encode(rows)) for factor, part in self._asked()]
-        queries = _side_by_side([(factor, queries) for factor, queries, _ in encoded])
-        return queries, torch.cat([items for *_, items in encoded], 1)
+        encoded = [(root, *part.encode(rows)) for root, part in self._asked()]
+        queries = _side_by_side([(root, queries) for root, queries, _ in encoded])
+        roots = torch.cat([items.new_full((items.size(1),), root) for root, _, items in encoded])
+        return queries, torch.cat([items for *_, items in encoded], 1).mul_(roots)
 
     def queries_of(self, histories: Ragged) -> Queries:
-        return _side_by_side([(factor, part.queries_of(histories)) for factor, part in self._asked()])
+        return _side_by_side([(root, part.queries_of(histories)) for root, part in self._asked()])
 
     def fit(self, positives: Ragged) -> None:  # noqa: ARG002  there is nothing to fit
         raise ConfigError(NOT_TRAINED)
@@ -69,7 +78,8 @@ class Blend(Model):
             part.attach(positives)
 
     def _asked(self) -> list[tuple[float, Model]]:
-        return [(factor, part) for factor, part in zip(self.factors, self.parts, strict=True) if factor > 0]
+        """The parts that count, each with the root of its factor."""
+        return [(math.sqrt(factor), part) for factor, part in zip(self.factors, self.parts, strict=True) if factor > 0]
 
 
 class BlendRows:
@@ -87,11 +97,12 @@ class BlendRows:
 
 def checked_weights(name: str, weights: Sequence[float], n_parts: int) -> list[float]:
     """One weight a part, none below 0 and one above."""
-    if len(weights) != n_parts or n_parts == 0:
-        raise ConfigError(f"{name} must hold one number for each of the {n_parts} parts, got {list(weights)}")
-    if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
-        raise ConfigError(f"{name} must be numbers >= 0, at least one of them above, got {list(weights)}")
-    return [float(weight) for weight in weights]
+    given = list(weights) if isinstance(weights, Iterable) else [weights]
+    if len(given) != n_parts or n_parts == 0 or not all(isinstance(weight, Real) for weight in given):
+        raise ConfigError(f"{name} must hold one number for each of the {n_parts} parts, got {given}")
+    if not all(0 <= weight <= MOST_WEIGHT for weight in given) or not any(given):
+        raise ConfigError(f"{name} must be numbers >= 0, at most {MOST_WEIGHT:g} and not all 0, got {given}")
+    return [float(weight) for weight in given]
 
 
 def _side_by_side(parts: list[tuple[float, Queries]]) -> Queries:
