@@ -437,6 +437,12 @@ def test_from_training_to_lists_on_the_command_line(tmp_path):
         "blend", *runs, "--weights", "1,x", "--out", tmp_path / "more", code=2
     )
     assert "give --out FOLDER" in topshelf("blend", *runs, code=2)
+    metrics = runs[1] / "metrics.json"
+    metrics.write_text('{"valid": {"ndcg@5": "high"}}')
+    rows = topshelf("blend", *runs, "--weights", "1,1", "--out", tmp_path / "odd").splitlines()
+    assert "not known" in next(line for line in rows if str(runs[1]) in line)
+    metrics.write_text("{")
+    assert "metrics.json cannot be read" in topshelf("blend", *runs, "--out", tmp_path / "more", code=2)
     refused = topshelf("train", "--data", "synthetic", "--model", "blend", "--out", tmp_path / "more", code=2)
     assert "topshelf blend RUN RUN" in refused
     assert not (tmp_path / "more").exists()

@@ -78,7 +78,7 @@ class Person:
 
 def run(out: Path, *, seed: int = 0, offline: bool = False) -> None:
     """Fit, compare, print, and write ``out/report.html``."""
-    console = Console()
+    console = Console(emoji=False)  # titles are shown as they are
     _claim(out)
     dataset, note = _data(seed, offline)
     if note:

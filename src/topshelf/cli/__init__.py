@@ -7,9 +7,8 @@ from importlib import metadata
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from topshelf.cli import data
+from topshelf.cli import data, show
 from topshelf.cli.blend import blend
 from topshelf.cli.commands import demo, evaluate, losses, models, recommend, train
 from topshelf.cli.diagnose import diagnose
@@ -69,4 +68,4 @@ def main() -> None:
 
 
 def _say(text: str) -> None:
-    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+    show.console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)

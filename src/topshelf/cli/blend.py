@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -27,8 +26,8 @@ def blend(
 ) -> None:
     """Add up what the models of several runs score, with weights that validation chooses.
 
-    Give the best run first: its weight is 1, and the others are added where validation NDCG@K gains by it. Runs that
-    were refitted are trained again without the refit to find the weights.
+    The run with the best validation NDCG@K has the weight 1, and the others are added where it gains by them; their
+    order does not matter. Runs that were refitted are trained again without the refit to find the weights.
 
     Examples:
 
@@ -39,26 +38,32 @@ def blend(
     if out is None:
         raise ConfigError("give --out FOLDER: where the blend is kept")
     given = None if weights is None else _numbers(weights)
+    alone = [_valid(run) for run in runs]  # a damaged file is found before anything is written
     blended = blending.blend(runs, weights=given, quiet=quiet, out=out)
-    _parts(runs, blended)
+    _parts(runs, alone, blended)
     show.run(blended, out)
 
 
-def _parts(runs: list[Path], blended: Fitted) -> None:
+def _valid(run: Path) -> dict[str, Any]:
+    """What the run's own numbers say of its validation part."""
+    folder = RunFolder(run)
+    found = folder.load_metrics().get("valid") if folder.metrics.exists() else None
+    return found if isinstance(found, dict) else {}
+
+
+def _parts(runs: list[Path], alone: list[dict[str, Any]], blended: Fitted) -> None:
     """What went into the blend, and what validation says of each and of all."""
     metric = f"ndcg@{blended.config.k}"
     table = Table("run", "model", "weight", f"validation {metric}")
     settings = blended.config.model.settings
-    for run, part, weight in zip(runs, settings["parts"], settings["weights"], strict=True):
-        valid = RunFolder(run).load_metrics().get("valid")
-        score = valid.get(metric) if isinstance(valid, dict) else None
-        table.add_row(escape(str(run)), part["name"], f"{weight:g}", _score(score))
+    for run, valid, part, weight in zip(runs, alone, settings["parts"], settings["weights"], strict=True):
+        table.add_row(escape(str(run)), part["name"], f"{weight:g}", _score(valid.get(metric)))
     table.add_row("blend", "", "", _score(blended.valid_score), style="bold")
-    Console().print(table)
+    show.console().print(table)
 
 
-def _score(value: float | None) -> str:
-    return "not known" if value is None else f"{value:.4f}"
+def _score(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float | int) else "not known"
 
 
 def _numbers(text: str) -> list[float]:

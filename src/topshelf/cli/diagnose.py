@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from topshelf.cli import show
 from topshelf.config import RunConfig, assemble, overrides
 from topshelf.diagnose import Diagnosis, plan, tables
 from topshelf.diagnose.files import NO_PLOTS, can_plot, check_folder, write
@@ -57,7 +57,7 @@ def diagnose(
         raise ConfigError("give a run folder, a TOML file, or --data PATH|NAME; see topshelf diagnose --help")
     if out is None:
         raise ConfigError("give --out FOLDER: where the page and the plots are kept")
-    console = Console(stderr=True)
+    console = show.console(stderr=True)
     planned = plan(
         chosen,
         losses=None if losses is None else [name.strip() for name in losses.split(",") if name.strip()],
@@ -75,7 +75,7 @@ def diagnose(
 
 
 def _show(found: Diagnosis, out: Path) -> None:
-    console = Console()
+    console = show.console()
 
     def line(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False)

@@ -23,6 +23,11 @@ NOTES = {
 }
 
 
+def console(*, stderr: bool = False) -> Console:
+    """Where people read. An id such as urn:book:7 is shown as it is, not with a picture of a book."""
+    return Console(stderr=stderr, emoji=False)
+
+
 def run(fitted: Fitted, out: Path) -> None:
     """The end of a training run."""
     split, config = fitted.dataset.split, fitted.config
@@ -44,7 +49,7 @@ def run(fitted: Fitted, out: Path) -> None:
         )
     lines.append(f"kept in {out}; lists: topshelf recommend {out} --user ID")
     for line in lines:
-        Console().print(line, highlight=False, markup=False, soft_wrap=True)
+        console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def evaluation(found: dict[str, Any], title: str) -> None:
@@ -62,12 +67,12 @@ def evaluation(found: dict[str, Any], title: str) -> None:
                 table.add_row(word, *(f"{intervals[f'ndcg@{k}'][place]:.4f}" for k in cutoffs), style="dim")
     for name in dict.fromkeys(name.partition("@")[0] for name in extras):
         table.add_row(name, *(f"{extras[f'{name}@{k}']:.4f}" for k in cutoffs))
-    console = Console()
-    console.print(table)
+    shown = console()
+    shown.print(table)
     if means.get("auc") is not None:
-        console.print(f"auc {means['auc']:.4f}", highlight=False)
+        shown.print(f"auc {means['auc']:.4f}", highlight=False)
     if found["n_skipped"]:
-        console.print(f"{found['n_skipped']:,} users with nothing to find left out", style="dim", highlight=False)
+        shown.print(f"{found['n_skipped']:,} users with nothing to find left out", style="dim", highlight=False)
 
 
 FORMS = {
@@ -108,7 +113,7 @@ def _listing(rows: Sequence[dict[str, Any]], heading: str, keys: Sequence[str]) 
                 table.add_row(
                     row["name"], "\n".join([*map(escape, lines), *(f"[dim]{escape(x)}[/dim]" for x in ranges)])
                 )
-        Console().print(table)
+        console().print(table)
 
 
 def entries(section: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -118,14 +123,14 @@ def entries(section: str, rows: Sequence[dict[str, Any]]) -> None:
         if "new_users" in row:
             lines.append(f"New users: {'yes, from their items' if row['new_users'] else 'no, only by training again'}.")
         for line in [FORMS[row["form"]].replace("NAME", row["name"]), *lines]:
-            Console().print(line, highlight=False, markup=False)
+            console().print(line, highlight=False, markup=False)
         own = {f"{section}.{key}": value for key, value in row["settings"].items()}
         table = Table("setting", "default", "searched")
         for key in dict.fromkeys([*own, *row["ranges"]]):
             default = _values([own[key]]) if key in own else ""
             table.add_row(escape(key), escape(default), escape(_values(row["ranges"].get(key, ()))))
         if table.row_count:
-            Console().print(table)
+            console().print(table)
 
 
 def _values(values: Sequence[Any]) -> str:
@@ -133,10 +138,11 @@ def _values(values: Sequence[Any]) -> str:
 
 
 def paired(result: PairedResult, metric: str, first: str, second: str) -> None:
-    Console().print(
+    console().print(
         f"{metric}: {first} minus {second} = {result.difference:+.4f} "
         f"(95% interval {result.low:+.4f} to {result.high:+.4f}, p = {result.p_value:.4f}, {result.n:,} users)",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
 
@@ -147,13 +153,13 @@ def recommendations(table: pl.DataFrame, out: Path | None) -> None:
         shown = Table(*table.columns)
         for row in table.with_columns(pl.col("score").map_elements("{:.4f}".format, pl.String)).iter_rows():
             shown.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
-        Console().print(shown)
+        console().print(shown)
     elif out.suffix in (".csv", ".parquet"):
         try:
             table.write_csv(out) if out.suffix == ".csv" else table.write_parquet(out)
         except OSError as error:
             raise ConfigError(f"--out {out} cannot be written: {error}") from None
-        Console().print(f"{table.height:,} rows written to {out}", highlight=False, markup=False, soft_wrap=True)
+        console().print(f"{table.height:,} rows written to {out}", highlight=False, markup=False, soft_wrap=True)
     else:
         raise ConfigError(f"--out must end in .csv or .parquet, got {out}")
 

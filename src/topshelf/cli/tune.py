@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from topshelf.cli import show
 from topshelf.config import RunConfig, assemble, merged, overrides
 from topshelf.errors import ConfigError
 from topshelf.models import MODELS
@@ -112,7 +112,7 @@ def _folder(config: RunConfig) -> Path:
 def _show(found: Tuned) -> None:
     from topshelf.tuning.files import command, comparison, verdict
 
-    console = Console()
+    console = show.console()
 
     def line(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
