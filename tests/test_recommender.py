@@ -215,6 +215,7 @@ def test_a_new_user_who_has_nothing_gets_the_most_popular_items(ease):
         (["i3", "i7"], "the history of user 0 must be a list of item ids, got 'i3'"),
         ({"anna": 3}, "the history of user 'anna' must be a list of item ids, got 3"),
         ("i3", "histories must map each user to a list of item ids.*got str"),
+        (3, "histories must map each user to a list of item ids.*got int"),
         (pl.DataFrame({"user": [1], "item": ["i3"]}), "got DataFrame.*group_by"),
         ({1: ["i3"], "1": ["i3"]}, "ids must be unique"),
     ],

@@ -228,7 +228,7 @@ def _alike(vectors: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[torch.Ten
 
 def _new_users(histories: Any, items: IdMap) -> Interactions:
     """Who has what, of users who are not in the data; their names are whole numbers, or text."""
-    if isinstance(histories, str) or hasattr(histories, "columns"):
+    if isinstance(histories, str) or hasattr(histories, "columns") or not isinstance(histories, Iterable):
         raise DataError(
             "histories must map each user to a list of item ids, or be a sequence of such lists, got "
             f"{type(histories).__name__}. Of a polars frame: dict(frame.group_by('user').agg('item').iter_rows())"
@@ -241,9 +241,11 @@ def _new_users(histories: Any, items: IdMap) -> Interactions:
     whole = all(isinstance(name, int | np.integer) for name in named)
     users = IdMap(pl.Series([name if whole else str(name) for name in named]))
     owner = np.repeat(np.arange(len(named)), [len(some) for some in named.values()])
-    return Interactions.from_indices(
-        owner, items.index([item for some in named.values() for item in some]), users, items
-    )
+    try:
+        found = items.index([item for some in named.values() for item in some])
+    except DataError as error:
+        raise DataError(f"items must be in the run's data: {error} Leave them out, or train again with them") from None
+    return Interactions.from_indices(owner, found, users, items)
 
 
 def _rows(ids: IdMap, wanted: Any) -> torch.Tensor:

@@ -210,7 +210,11 @@ def test_what_new_users_have_is_checked(ease, tmp_path):
     pl.DataFrame({"user": ["zoe"], "thing": [3]}).write_csv(tmp_path / "new.csv")
     assert "Name it with --item-column" in topshelf("recommend", ease, "--new", tmp_path / "new.csv", code=2)
     message = topshelf("recommend", ease, "--items", "3,vase", code=2)
-    assert "1 of 2 ids are unknown, such as 'vase'" in message
+    assert "items must be in the run's data: 1 of 2 ids are unknown, such as 'vase'" in message
+    assert "Leave them out, or train again with them" in message
+    rating = ("--new", tmp_path / "new.csv", "--item-column", "thing", "--rating-column")
+    assert "--rating-column must be left out here" in topshelf("recommend", ease, *rating, "stars", code=2)
+    assert "zoe" in topshelf("recommend", ease, *rating, "none")
 
 
 def test_a_config_file_gives_the_same_run_as_the_flags(folder):
@@ -284,7 +288,12 @@ def test_help_has_an_example(command):
         ("train --data {csv} --set evaluate.cutoffs=[0] --out {new}", "evaluate.cutoffs.0"),
         ("train --data {csv} --set loss.k=51 --out {new}", "loss.k must be <= 50"),
         ("train --data {csv} --user-column nobody --out {new}", "nobody"),
-        ("recommend {run}", "give --user ID"),
+        ("train --data {csv} --model xsimgcl --set model.weight=inf --out {new}", "weight must be finite, got inf"),
+        (
+            "train --data {csv} --model xsimgcl --set model.dim=99999999999999999 --out {new}",
+            "dim must leave room in memory for 2 + 2 vectors of that length, got 99999999999999999",
+        ),
+        ("recommend {run}", "give --user ID (may be given again), --items IDS or --new FILE for somebody who is not"),
         ("recommend {run} --out {new}/lists.csv", "cannot be written"),
         ("recommend {run} --user user-1 --items 3", "give only one of --user ID, --items IDS and --new FILE"),
         ("recommend {run} --items 3 --item-column what", "are those of --new FILE; give it too"),
@@ -326,8 +335,20 @@ def test_ids_that_look_like_markup_are_printed_as_they_are(tmp_path):
     frame = generate(40, 20, interactions_per_user=6, seed=1).to_frame()
     frame = frame.with_columns(pl.concat_str(pl.lit("[/b"), pl.col("item").cast(pl.String), pl.lit("]")).alias("item"))
     frame.write_csv(tmp_path / "odd[1].csv")
-    topshelf("train", "--data", tmp_path / "odd[1].csv", *SHORT, "--out", tmp_path / "run")
-    assert "[/b" in topshelf("recommend", tmp_path / "run", "--user", "3")
+    run = tmp_path / "run[/b]"
+    topshelf("train", "--data", tmp_path / "odd[1].csv", *SHORT, "--out", run)
+    assert "[/b" in topshelf("recommend", run, "--user", "3")
+    assert f"{run} minus {run}" in topshelf("evaluate", run, "--against", run)
+
+
+def test_ids_that_look_like_emoji_are_printed_as_they_are(tmp_path):
+    frame = generate(40, 20, interactions_per_user=6, seed=1).to_frame()
+    names = pl.concat_str(pl.lit("urn:book:"), pl.col("item").cast(pl.String))
+    frame.with_columns(names.alias("item")).write_csv(tmp_path / "a:cat:.csv")
+    data = ("--data", tmp_path / "a:cat:.csv")
+    assert "on a:cat:.csv" in topshelf("train", *data, "--model", "ease", "--k", "5", "--out", tmp_path / "run")
+    assert topshelf("recommend", tmp_path / "run", "--user", "3").count("urn:book:") == 5
+    assert "such as 'urn:dog:1'" in topshelf("recommend", tmp_path / "run", "--items", "urn:dog:1", code=2)
 
 
 def test_runs_on_different_splits_are_not_compared(folder):

@@ -151,7 +151,10 @@ def recommend(
       topshelf recommend runs/ease --new newcomers.csv --out lists.csv
     """
     if user is None and items is None and new is None and out is None:
-        raise ConfigError("give --user ID (may be given again), or --out FILE for everybody's lists")
+        raise ConfigError(
+            "give --user ID (may be given again), --items IDS or --new FILE for somebody who is not in the data, or "
+            "--out FILE for everybody's lists"
+        )
     if sum(whose is not None for whose in (user, items, new)) > 1:
         raise ConfigError("give only one of --user ID, --items IDS and --new FILE")
     columns = {"user": user_column, "item": item_column, "weight": rating_column}
@@ -160,7 +163,13 @@ def recommend(
         raise ConfigError("--user-column, --item-column and --rating-column are those of --new FILE; give it too")
     recommender = Recommender.load(run)
     if new is not None:
-        histories = _histories(new, recommender.fitted.config.data.model_copy(update=columns))
+        settings = recommender.fitted.config.data
+        if settings.min_rating is None and rating_column not in (None, "none"):
+            raise ConfigError(
+                "--rating-column must be left out here: the run has no data.min_rating, so every row of --new counts, "
+                f"got {rating_column!r}"
+            )
+        histories = _histories(new, settings.model_copy(update=columns))
         table = recommender.recommend_new(histories, k, filter_seen=not keep_seen)
     elif items is not None:
         has = [item.strip() for item in items.split(",") if item.strip()]
