@@ -9,6 +9,7 @@ TopshelfError            anything a user can mend; the command line prints it wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -39,13 +40,13 @@ class TrainingError(TopshelfError):
 def positive(name: str, value: Number) -> Number:
     if not value > 0:  # phrased so NaN fails too
         raise ConfigError(f"{name} must be > 0, got {value!r}")
-    return value
+    return _finite(name, value)
 
 
 def at_least(name: str, value: Number, least: Number) -> Number:
     if not value >= least:
         raise ConfigError(f"{name} must be >= {least}, got {value!r}")
-    return value
+    return _finite(name, value)
 
 
 def at_most(name: str, value: Number, most: Number, why: str = "") -> Number:
@@ -58,4 +59,10 @@ def one_of(name: str, value: Choice, choices: Iterable[str]) -> Choice:
     choices = list(choices)
     if value not in choices:
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
+def _finite(name: str, value: Number) -> Number:
+    if value == math.inf:
+        raise ConfigError(f"{name} must be finite, got {value!r}")
     return value

@@ -56,6 +56,8 @@ def test_the_loss_chooses_the_score_unless_somebody_did():
         ),
         ({"loss": {"name": "lambdaloss"}, "train": {"order": "pair"}}, r"set train\.order = 'query', got 'pair'"),
         ({"loss": {"name": "sl"}}, r"loss\.name must be one of slatk, .*, got 'sl'|loss\.name must be one of .*'sl'"),
+        ({"model": {"name": "history", "drop": 0.95}}, r"drop must be <= 0\.9, got 0\.95"),
+        ({"model": {"name": "ease", "l2": float("inf")}}, r"l2 must be finite, got inf"),
         ({"model": {"name": "mff"}}, r"model\.name must be one of mf, .*ease, .*popularity.*, got 'mff'"),
         ({"loss": {"name": "slatk", "temperature": 1}}, r"loss\.temperature is not a setting; accepted here: k, tau"),
         ({"loss": {"name": "slatk", "reduction": "sum"}}, r"loss\.reduction is not a setting"),

@@ -112,6 +112,7 @@ def test_a_range_of_numbers_is_endless_and_no_grid():
         ("loss.tau=", "range loss.tau=: it is empty; give name=value,value"),
         ("loss.tau=,", "it is empty"),
         ("loss.tau=0,0.1", r"range loss.tau=0,0.1: tau must be > 0, got 0"),
+        ("model.dim=0,32", r"range model.dim=0,32: dim must be >= 1, got 0"),
         ("loss.tau=0.2:0.1", "a range must have low < high, got 0.2:0.1"),
         ("loss.tau=nan:1", "a range must have low < high, got nan:1"),
         ("loss.tau=0:1:log", "a range in the logarithm must have low > 0, got 0.0:1.0"),

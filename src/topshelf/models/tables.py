@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from topshelf.errors import at_least, one_of
+from topshelf.errors import ConfigError, at_least, one_of
 from topshelf.models.unit import unit_rows
 
 Score = Literal["cosine", "dot"]
@@ -18,7 +18,13 @@ def new_tables(n_queries: int, n_items: int, dim: int, init: Init = "xavier") ->
     """Vectors to learn, (n_queries, dim) and (n_items, dim): "xavier" (uniform), or "normal", N(0, 1)."""
     at_least("dim", dim, 1)
     one_of("init", init, ("xavier", "normal"))
-    tables = nn.Parameter(torch.empty(n_queries, dim)), nn.Parameter(torch.empty(n_items, dim))
+    try:
+        tables = nn.Parameter(torch.empty(n_queries, dim)), nn.Parameter(torch.empty(n_items, dim))
+    except (RuntimeError, TypeError) as error:  # torch has no narrower one for memory, or for a size beyond int64
+        raise ConfigError(
+            f"dim must leave room in memory for {n_queries:,} + {n_items:,} vectors of that length, got {dim}: "
+            f"{str(error).splitlines()[0]}"
+        ) from None
     for table in tables:
         nn.init.normal_(table) if init == "normal" else nn.init.xavier_uniform_(table)
     return tables

@@ -45,7 +45,8 @@ def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
     loss = _with(loss, **complete("loss", LOSSES, loss, _GIVEN_TO_LOSS))
     model = _with(model, **complete("model", models, model, _GIVEN_TO_MODEL))
     config = config.model_copy(update={"loss": loss, "model": model})
-    built = build_loss(config, 2, 2, 2)  # sizes do not matter for what is asked of it
+    build_model(config, 2, 2)  # its constructor checks the settings; sizes do not matter for that, nor below
+    built = build_loss(config, 2, 2, 2)
     if built.needs_whole_queries and config.train.order == "pair":
         raise ConfigError(
             f"loss {loss.name} as set here needs all positives of a user in one batch: set train.order = 'query', "
