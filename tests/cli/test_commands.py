@@ -148,6 +148,8 @@ def test_two_runs_are_compared_on_the_same_users(folder):
     assert found["metric"] == "ndcg@5"
     assert 0 < found["p_value"] <= 1
     assert "minus" in topshelf("evaluate", folder / "run", "--against", folder / "popular")
+    topshelf("train", "--data", folder / "clicks.csv", "--model", "ease", "--k", "7", "--out", folder / "seven")
+    assert "ndcg@7: " in topshelf("evaluate", folder / "seven", "--against", folder / "popular")
 
 
 def test_recommend_speaks_the_ids_of_the_file(folder):
@@ -364,7 +366,9 @@ def test_a_refitted_run_reports_the_validation_that_chose_it_and_refuses_the_pap
     topshelf("train", *arguments, "--out", folder / "refit")
     metrics, plain = (json.loads((folder / name / "metrics.json").read_text()) for name in ("refit", "run"))
     assert metrics["valid"]["ndcg@5"] == pytest.approx(plain["valid"]["ndcg@5"])
-    assert "--protocol standard" in topshelf("evaluate", folder / "refit", "--protocol", "paper", code=2)
+    for runs in ((folder / "refit",), (folder / "run", "--against", folder / "refit")):
+        refused = topshelf("evaluate", *runs, "--protocol", "paper", code=2)
+        assert f"{folder / 'refit'} was refitted on them; use --protocol standard" in refused
 
 
 def test_a_run_refitted_on_everything_keeps_the_numbers_made_before(folder):

@@ -16,7 +16,7 @@ from topshelf.cli import show
 from topshelf.config import DataSettings, assemble, merged, overrides
 from topshelf.data import read
 from topshelf.errors import ConfigError, one_of
-from topshelf.evaluation import compare
+from topshelf.evaluation import Evaluation, compare
 from topshelf.losses.describe import describe as describe_losses
 from topshelf.models import MODELS
 from topshelf.models.describe import describe as describe_models
@@ -100,19 +100,12 @@ def evaluate(
 
       topshelf evaluate runs/slatk --against runs/softmax
     """
-    lengths = _cutoffs(cutoffs)
-    fitted = training.load(run)
-    if fitted.config.train.refit and (protocol or fitted.config.evaluate.protocol) == "paper":
-        raise ConfigError(
-            "the paper protocol leaves validation items in the ranking, and this run was refitted on them; "
-            "use --protocol standard"
-        )
-    found = fitted.evaluate(protocol, lengths)
+    fitted, found = _evaluated(run, protocol, _cutoffs(cutoffs))
     result: dict[str, Any] = {"run": str(run), "data": fitted.dataset.name, **found.to_json()}
     paired = None
     if against is not None:
         metric = f"ndcg@{fitted.config.k if fitted.config.k in found.cutoffs else found.cutoffs[-1]}"
-        paired = compare(found, training.load(against).evaluate(protocol, lengths), metric)
+        paired = compare(found, _evaluated(against, protocol, found.cutoffs)[1], metric)
         result["against"] = {"run": str(against), "metric": metric, **vars(paired)}
     if as_json:
         typer.echo(json.dumps(result, indent=2))
@@ -236,6 +229,16 @@ def _registered(
         show.entries(what, rows)
     else:
         listing(rows)
+
+
+def _evaluated(run: Path, protocol: str | None, cutoffs: tuple[int, ...] | None) -> tuple[training.Fitted, Evaluation]:
+    fitted = training.load(run)
+    if fitted.config.train.refit and (protocol or fitted.config.evaluate.protocol) == "paper":
+        raise ConfigError(
+            f"the paper protocol leaves validation items in the ranking, and {run} was refitted on them; "
+            "use --protocol standard"
+        )
+    return fitted, fitted.evaluate(protocol, cutoffs)
 
 
 def _histories(path: Path, settings: DataSettings) -> dict[Any, list[Any]]:
