@@ -24,7 +24,7 @@ EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rel
 
 def module(path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    loaded = importlib.util.module_from_spec(spec)
+    loaded = sys.modules[path.stem] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
     spec.loader.exec_module(loaded)
     return loaded
 
@@ -254,6 +254,14 @@ def test_the_measured_losses_are_the_committed_results(name, rows):
     page = (ROOT / "docs" / "losses" / "measured.md").read_text()
     result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
     assert module(ROOT / "benchmarks" / f"{name}.py").table(result[rows]) in page
+    assert result["date"] in page
+
+
+@pytest.mark.parametrize("plan", ["published", "best", "blend"])
+def test_the_measured_models_are_the_committed_results(plan):
+    page = (ROOT / "docs" / "models" / "measured.md").read_text()
+    result = json.loads((ROOT / "benchmarks" / "results" / f"backbones_{plan}.json").read_text())
+    assert module(ROOT / "benchmarks" / "backbones.py").table(result["rows"], plan) in page
     assert result["date"] in page
 
 
