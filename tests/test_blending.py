@@ -327,6 +327,15 @@ def test_a_folder_that_holds_a_run_is_left_alone(tmp_path):
         blend([fitted("mf"), fitted("ease")], out=tmp_path)
 
 
+def test_a_folder_that_holds_a_study_is_left_alone(tmp_path):
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(ConfigError, match=f"holds a study; choose another --out, such as {tmp_path / 'best'}"):
+        blend([fitted("mf"), fitted("ease")], out=tmp_path)
+    with pytest.raises(ConfigError, match="holds a study"):
+        fit(config("ease"), data(), out=tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["study.json"]
+
+
 def test_a_blend_is_not_trained(tmp_path):
     remedy = "topshelf blend RUN RUN --out FOLDER"
     parts = {"weights": [1.0], "parts": [{"name": "mf"}]}

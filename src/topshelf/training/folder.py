@@ -69,6 +69,8 @@ class RunFolder:
                 f"{self.path} already holds a run; go on with it (topshelf train --resume {self.path}), "
                 "or choose another --out"
             )
+        if (self.path / "study.json").exists():  # what topshelf tune keeps; it would not go on in a run's folder
+            raise ConfigError(f"{self.path} holds a study; choose another --out, such as {self.path / 'best'}")
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
