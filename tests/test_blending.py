@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
-import io
 import itertools
 import json
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 
 import polars as pl
 import pytest
 import torch
 
+from command_line import run_topshelf
 from topshelf import blending
 from topshelf.blending import GRID, blend, spread
-from topshelf.cli import main
 from topshelf.config import make_config, read_config
-from topshelf.data import Dataset, generate, make_split
+from topshelf.data import Dataset, Interactions, generate, make_split
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
 from topshelf.evaluation import ndcg
 from topshelf.models import HistoryRows
@@ -134,6 +131,15 @@ def test_the_order_of_the_runs_does_not_matter():
 def test_equal_scores_go_to_the_smaller_weight():
     done = blend([fitted("ease"), fitted("ease")])
     assert done.config.model.settings["weights"] == [1.0, 0.0]
+
+
+def test_users_with_nothing_in_validation_do_not_count():
+    split = data().split
+    some = split.valid.to_frame().filter(pl.col("user") < USERS // 2)
+    valid = Interactions.from_indices(some["user"].to_numpy(), some["item"].to_numpy(), split.users, split.items)
+    less = Dataset("less", type(split)(split.train, valid, split.test, split.kind))
+    runs = [fit(config(name), less) for name in ("popularity", "ease")]
+    assert blend(runs, weights=[1, 1]).valid_score == pytest.approx(valid_ndcg([1, 1], runs), abs=1e-9)
 
 
 def test_blocks_of_users_change_nothing(monkeypatch):
@@ -410,14 +416,8 @@ def test_a_blend_says_what_it_lacks_before_it_is_attached():
 
 
 def topshelf(*arguments, code=0):
-    output, errors = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
-        patch.setattr(sys, "argv", ["topshelf", *map(str, arguments)])
-        patch.setenv("COLUMNS", "160")
-        with pytest.raises(SystemExit) as stop:
-            main()
-    assert (stop.value.code or 0) == code, output.getvalue() + errors.getvalue()
-    return output.getvalue() if code == 0 else errors.getvalue()
+    output, errors = run_topshelf(*arguments, code=code)
+    return output if code == 0 else errors
 
 
 def test_from_training_to_lists_on_the_command_line(tmp_path):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from importlib import metadata
 
 import polars as pl
 import pytest
 
-from topshelf.cli import main
+from command_line import run_topshelf
 from topshelf.data import generate
 from topshelf.losses import LISTWISE, LOSSES
 from topshelf.models import MODELS
@@ -24,14 +22,8 @@ SHORT = ["--k", "5", "--quiet", "--set", "train.epochs=4", "--set", "train.valid
 
 def topshelf(*arguments, code=0):
     """Run the command line in this process; its output, or what it said about an error."""
-    output, errors = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
-        patch.setattr(sys, "argv", ["topshelf", *map(str, arguments)])
-        patch.setenv("COLUMNS", "160")
-        with pytest.raises(SystemExit) as stop:
-            main()
-    assert (stop.value.code or 0) == code, output.getvalue() + errors.getvalue()
-    return output.getvalue() if code == 0 else errors.getvalue()
+    output, errors = run_topshelf(*arguments, code=code)
+    return output if code == 0 else errors
 
 
 def test_losses_lists_every_name_with_its_summary_and_ranges():

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import json
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from topshelf.cli import main
+from command_line import run_topshelf
 from topshelf.config import assemble
 from topshelf.data.synthetic import generate
 from topshelf.diagnose import diagnose, plan, tables
@@ -33,14 +32,8 @@ SHORT = ("--epochs", "2", "--users", "30")
 
 
 def topshelf(*arguments, code=0):
-    output, errors = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
-        patch.setattr(sys, "argv", ["topshelf", *map(str, arguments)])
-        patch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as stop:
-            main()
-    assert (stop.value.code or 0) == code, output.getvalue() + errors.getvalue()
-    return output.getvalue() if code == 0 else " ".join(errors.getvalue().split())
+    output, errors = run_topshelf(*arguments, code=code, columns=200)
+    return output if code == 0 else " ".join(errors.split())
 
 
 @pytest.fixture(scope="module")

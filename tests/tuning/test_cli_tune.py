@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
-import sys
 import zipfile
-from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 
 import pytest
 
-from topshelf.cli import main
+from command_line import run_topshelf
 from topshelf.data import generate, make_split
 from topshelf.data.given import write_split
 from topshelf.tuning import resume
@@ -22,14 +19,8 @@ SHORT = ("--k", "5", "--set", "train.epochs=4", "--set", "train.validate_every=1
 
 def topshelf(*arguments, code=0):
     """Run the command line in this process; what it printed, errors and progress included."""
-    output, errors = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
-        patch.setattr(sys, "argv", ["topshelf", *map(str, arguments)])
-        patch.setenv("COLUMNS", "160")
-        with pytest.raises(SystemExit) as stop:
-            main()
-    assert (stop.value.code or 0) == code, output.getvalue() + errors.getvalue()
-    return " ".join((output.getvalue() + errors.getvalue()).split())
+    output, errors = run_topshelf(*arguments, code=code)
+    return " ".join((output + errors).split())
 
 
 @pytest.fixture(scope="module")
