@@ -246,8 +246,8 @@ def measure(task: Task) -> dict[str, Any]:
         fitted = fit(config(task, seed, nested))
         protocols = ("standard",) if PLANS[task.plan].refit else ("standard", "paper")
         scores = {protocol: fitted.evaluate(protocol, (20,)).mean()[METRIC] for protocol in protocols}
-        chosen = {"epoch": fitted.best_epoch, "valid": fitted.valid_score, "seconds": round(fitted.seconds, 1)}
-        runs.append({"seed": seed, **chosen, **scores})
+        chosen: dict[str, Any] = {"epoch": fitted.best_epoch, "valid": fitted.valid_score}
+        runs.append({"seed": seed, **chosen, "seconds": round(fitted.seconds, 1), **scores})
     row |= {"runs": runs, "seconds": round(time.perf_counter() - started, 1)}
     print(task.data, method.label, row["settings"], [round(run["standard"], 4) for run in runs], flush=True)
     return row
