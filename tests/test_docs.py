@@ -265,6 +265,14 @@ def test_the_measured_models_are_the_committed_results(plan):
     assert result["date"] in page
 
 
+def test_the_cost_of_models_is_the_committed_result():
+    page = (ROOT / "docs" / "models" / "measured.md").read_text()
+    result = json.loads((ROOT / "benchmarks" / "results" / "backbone_cost.json").read_text())
+    assert module(ROOT / "benchmarks" / "backbone_cost.py").table(result["results"]) in page
+    assert result["date"] in page
+    assert set(result["results"][0]["models"]) == {name for name, cls in MODELS.items() if not cls.is_closed_form}
+
+
 def test_every_loss_of_the_registry_was_measured():
     result = json.loads((ROOT / "benchmarks" / "results" / "every_loss.json").read_text())
     assert {row["name"] for row in result["rows"]} == {"popularity", *LOSSES}
