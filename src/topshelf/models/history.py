@@ -23,7 +23,7 @@ class History(Model):
 
     Settings: ``drop``: the share of a user's items that is left out of H_u at random in each training step, never when
         users are scored; ``dim``, ``score`` and ``init`` as in MF.
-    Use when: users come and go: a new one is scored from its items, without training; and beside MF, whose equal it is.
+    Use when: users come and go: a new one is scored from its items, without training; and beside MF, in a blend.
     Cost: 2 n_items x dim parameters, none for users; one sparse product with the batch's histories each way.
     Paper: ours. Sums of item vectors as users are from Paterek, Improving regularized singular value decomposition for
         collaborative filtering, KDD Cup 2007, and Kabbur et al., FISM, KDD 2013, who leave the item to be predicted out

@@ -46,7 +46,7 @@ class RunWatcher:
         self.folder, self.phase, self.metric, self.extra = folder, phase, metric, extra or {}
         self._stop = stop
         self._saved = time.monotonic()
-        self._bar = _bar(quiet)
+        self._bar = progress_bar(quiet)
         self._task: TaskID | None = None
 
     def __enter__(self) -> RunWatcher:
@@ -115,10 +115,12 @@ class RunWatcher:
         return "  ".join(parts)
 
 
-def _bar(quiet: bool) -> Progress:
+def progress_bar(quiet: bool, *counted: TextColumn) -> Progress:
+    """A line on a terminal that is gone when it is done: what is shown, and the time left."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=10),
+        *counted,
         TextColumn("{task.fields[shown]}"),
         TimeRemainingColumn(),
         TextColumn("left"),

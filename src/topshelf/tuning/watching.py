@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from optuna.trial import Trial
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import TaskID, TextColumn
 
 from topshelf.training.trainer import Trainer
+from topshelf.training.watchers import progress_bar
 from topshelf.tuning.outcome import TrialRow, described
 
 
@@ -50,17 +49,7 @@ class StudyProgress:
     def __init__(self, metric: str, total: int, *, quiet: bool) -> None:
         self._metric, self._total, self._quiet = metric, total, quiet
         self._best = "no trial finished yet"
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=10),
-            TextColumn("{task.completed}/{task.total}"),
-            TextColumn("{task.fields[shown]}"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=Console(stderr=True),
-            transient=True,
-            disable=quiet or not sys.stderr.isatty(),
-        )
+        self._bar = progress_bar(quiet, TextColumn("{task.completed}/{task.total}"))
         self._task: TaskID | None = None
 
     def __enter__(self) -> StudyProgress:
