@@ -14,25 +14,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from lists import ragged
 from topshelf import evaluation
 from topshelf.errors import ConfigError, DataError, TopshelfError
 from topshelf.evaluation import PROTOCOLS, Evaluation, compare, evaluate, ndcg
 from topshelf.metrics import METRICS
 from topshelf.ragged import Ragged, merge, ragged_from_pairs
 
-
-def lists(*rows: list[int]) -> Ragged:
-    pairs = [(row, item) for row, items in enumerate(rows) for item in items]
-    table = torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
-    return ragged_from_pairs(table[:, 0], table[:, 1], len(rows))
-
-
 # Every user likes item 0 best and item 5 least. User 1 has nothing to find.
 QUERIES = torch.eye(3)
 ITEMS = torch.tensor([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]).unsqueeze(1).repeat(1, 3)
-TRAIN = lists([0], [2], [])
-VALID = lists([1], [], [0])
-TEST = lists([2, 5], [], [1])
+TRAIN = ragged([0], [2], [])
+VALID = ragged([1], [], [0])
+TEST = ragged([2, 5], [], [1])
 
 
 def hand_worked(protocol: str, **options: object) -> Evaluation:
@@ -101,7 +95,7 @@ def test_an_undefined_auc_is_left_out_of_its_mean():
 
 
 def test_a_user_without_irrelevant_candidates_has_no_auc():
-    found = evaluate(torch.eye(1), ITEMS[:2, :1], lists([1]), train=lists([0]), cutoffs=(1,))
+    found = evaluate(torch.eye(1), ITEMS[:2, :1], ragged([1]), train=ragged([0]), cutoffs=(1,))
     assert math.isnan(found.per_user["auc"][0])
     assert math.isnan(found.intervals()["auc"][0])
     assert found.to_json()["mean"]["auc"] is None
@@ -199,7 +193,7 @@ def test_the_order_of_misses_does_not_matter():
 
 
 def test_a_list_cut_short_by_the_mask_still_counts_k_places():
-    found = evaluate(torch.eye(1), ITEMS[:4, :1], lists([2]), train=lists([0, 1]), cutoffs=(4,), auc=False)
+    found = evaluate(torch.eye(1), ITEMS[:4, :1], ragged([2]), train=ragged([0, 1]), cutoffs=(4,), auc=False)
     assert found.mean()["precision@4"] == 1 / 4
     assert found.mean()["ndcg@4"] == 1
     assert "auc" not in found.per_user
@@ -208,7 +202,7 @@ def test_a_list_cut_short_by_the_mask_still_counts_k_places():
 def test_empty_places_never_hit_the_item_of_the_row_before():
     # User 0 finds the last item; user 1 has nothing left, and -1 must not be read as that item.
     found = evaluate(
-        torch.eye(2), ITEMS[:2, :2], lists([1], []), train=lists([0], [0, 1]), cutoffs=(2,), protocol="paper"
+        torch.eye(2), ITEMS[:2, :2], ragged([1], []), train=ragged([0], [0, 1]), cutoffs=(2,), protocol="paper"
     )
     assert found.per_user["hit_rate@2"].tolist() == [1, 0]
 
@@ -256,28 +250,28 @@ def test_an_unknown_protocol_is_refused():
 @pytest.mark.parametrize(("train", "valid"), [([[2], [], []], None), ([[], [], []], [[2], [], []])])
 def test_a_masked_relevant_item_is_refused(train, valid):
     with pytest.raises(DataError, match="item 2 of query 0"):
-        evaluate(QUERIES, ITEMS, TEST, train=lists(*train), valid=lists(*valid) if valid else None, cutoffs=(1,))
+        evaluate(QUERIES, ITEMS, TEST, train=ragged(*train), valid=ragged(*valid) if valid else None, cutoffs=(1,))
 
 
 def test_training_items_among_the_validation_items_are_refused():
     with pytest.raises(DataError, match="item 2 in both for query 1"):
-        evaluate(QUERIES, ITEMS, TEST, train=TRAIN, valid=lists([], [2], []), cutoffs=(1,))
+        evaluate(QUERIES, ITEMS, TEST, train=TRAIN, valid=ragged([], [2], []), cutoffs=(1,))
 
 
 @pytest.mark.parametrize("name", ["relevant", "train", "valid"])
 def test_lists_of_other_queries_are_refused(name):
-    given = {"relevant": TEST, "train": TRAIN, "valid": VALID} | {name: lists([3], [3])}
+    given = {"relevant": TEST, "train": TRAIN, "valid": VALID} | {name: ragged([3], [3])}
     with pytest.raises(DataError, match="a list for each"):
         evaluate(QUERIES, ITEMS, given["relevant"], train=given["train"], valid=given["valid"], cutoffs=(1,))
 
 
 def test_relevant_items_outside_the_catalogue_are_refused():
     with pytest.raises(DataError, match="items 0 to 5, got 6 to 6"):
-        evaluate(QUERIES, ITEMS, lists([6], [], []), train=TRAIN, cutoffs=(1,))
+        evaluate(QUERIES, ITEMS, ragged([6], [], []), train=TRAIN, cutoffs=(1,))
 
 
 def test_nothing_to_find_at_all_is_refused():
-    nothing = lists([], [], [])
+    nothing = ragged([], [], [])
     with pytest.raises(DataError, match="at least one item"):
         evaluate(QUERIES, ITEMS, nothing, train=TRAIN, cutoffs=(1,))
     with pytest.raises(DataError, match="at least one item"):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import tensor
 from torch.testing import assert_close
 
+from lists import ragged
 from topshelf import negatives
 from topshelf.errors import ConfigError
 from topshelf.negatives import (
@@ -25,7 +26,7 @@ from topshelf.negatives import (
     draw_negatives,
     sampled_scores,
 )
-from topshelf.ragged import Ragged, ragged_from_pairs
+from topshelf.ragged import Ragged
 from topshelf.training.batches import Batches
 
 
@@ -33,16 +34,10 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def lists(*rows: list[int]) -> Ragged:
-    pairs = [(q, item) for q, row in enumerate(rows) for item in row]
-    owner, items = (torch.tensor([pair[place] for pair in pairs], dtype=torch.int64) for place in (0, 1))
-    return ragged_from_pairs(owner, items, len(rows))
-
-
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.sets(st.integers(0, 7), max_size=7), min_size=1, max_size=5), seed=st.integers(0, 99))
 def test_a_positive_is_never_drawn(rows, seed):
-    drawn = draw_negatives(lists(*map(sorted, rows)), 20, 8, generator(seed))
+    drawn = draw_negatives(ragged(*map(sorted, rows)), 20, 8, generator(seed))
     assert drawn.shape == (len(rows), 20)
     for items, row in zip(drawn.tolist(), rows, strict=True):
         assert set(items) <= set(range(8)) - row
@@ -50,7 +45,7 @@ def test_a_positive_is_never_drawn(rows, seed):
 
 def test_draws_are_uniform_over_the_items_that_are_not_positives():
     rows = ([0, 1, 5], [9], [], [2, 3, 4, 6, 7, 8])
-    drawn = draw_negatives(lists(*rows), 20_000, 10, generator(1))
+    drawn = draw_negatives(ragged(*rows), 20_000, 10, generator(1))
     for items, row in zip(drawn, rows, strict=True):
         counts = torch.bincount(items, minlength=10)
         free = [item for item in range(10) if item not in row]
@@ -58,20 +53,20 @@ def test_draws_are_uniform_over_the_items_that_are_not_positives():
 
 
 def test_a_single_negative_is_drawn_every_time():
-    assert draw_negatives(lists([0, 1, 3], [1, 2, 3]), 5, 4, generator()).tolist() == [[2] * 5, [0] * 5]
+    assert draw_negatives(ragged([0, 1, 3], [1, 2, 3]), 5, 4, generator()).tolist() == [[2] * 5, [0] * 5]
 
 
 def test_a_query_with_all_items_as_positives_has_no_negative_to_draw():
     with pytest.raises(ConfigError, match="all 3 items as positives"):
-        draw_negatives(lists([0], [0, 1, 2]), 1, 3, generator())
+        draw_negatives(ragged([0], [0, 1, 2]), 1, 3, generator())
 
 
 def test_no_query_at_all_draws_nothing():
-    assert draw_negatives(lists(), 3, 4, generator()).shape == (0, 3)
+    assert draw_negatives(ragged(), 3, 4, generator()).shape == (0, 3)
 
 
 def test_the_whole_catalogue_excludes_exactly_the_positives():
-    positives = lists([0, 2], [], [3])
+    positives = ragged([0, 2], [], [3])
     draw = Catalogue().draw(positives, positives.indices, Population.of(positives, 4), generator())
     assert draw.items is None
     assert draw.is_shared
@@ -82,7 +77,7 @@ def test_the_whole_catalogue_excludes_exactly_the_positives():
 @given(n=st.integers(1, 12), seed=st.integers(0, 99))
 def test_a_shared_draw_has_no_repeats_and_excludes_exactly_the_drawn_positives(n, seed):
     rows = ([0, 4, 7], [], [1, 2, 3, 4])
-    positives = lists(*rows)
+    positives = ragged(*rows)
     draw = Shared(n).draw(positives, positives.indices, Population.of(positives, 9), generator(seed))
     items = draw.items.tolist()
     assert len(items) == len(set(items)) == min(n, 9)
@@ -92,14 +87,14 @@ def test_a_shared_draw_has_no_repeats_and_excludes_exactly_the_drawn_positives(n
 
 
 def test_a_shared_draw_is_uniform():
-    positives = lists([0])
+    positives = ragged([0])
     population, stream = Population.of(positives, 12), generator(3)
     drawn = [Shared(4).draw(positives, positives.indices, population, stream).items for _ in range(3000)]
     assert scipy.stats.chisquare(torch.bincount(torch.cat(drawn)).numpy()).pvalue > 1e-3
 
 
 def test_each_query_has_draws_of_its_own():
-    positives = lists([0, 1], [2])
+    positives = ragged([0, 1], [2])
     draw = PerQuery(50).draw(positives, positives.indices, Population.of(positives, 6), generator())
     assert not draw.is_shared
     assert draw.mask(50) is None
@@ -114,14 +109,14 @@ def test_a_sample_of_none_is_refused(source):
 
 @pytest.mark.parametrize("name", NEGATIVES)
 def test_every_source_draws_the_same_from_the_same_stream(name):
-    positives = lists([0, 4], [1], [2, 4])
+    positives = ragged([0, 4], [1], [2, 4])
     population = Population.of(positives, 9)
     a, b = (NEGATIVES[name]().draw(positives, positives.indices, population, generator(5)) for _ in range(2))
     assert a.items is b.items is None or torch.equal(a.items, b.items)
 
 
 def test_the_population_leaves_out_queries_that_no_batch_holds():
-    population = Population.of(lists([0, 1, 2], [1], [], [1, 2]), 3)
+    population = Population.of(ragged([0, 1, 2], [1], [], [1, 2]), 3)
     assert population.item_counts.tolist() == [0, 2, 1]
     assert (population.n_queries, population.n_items) == (2, 3)
 
@@ -143,7 +138,7 @@ def skewed(n_queries=60, n_items=40, seed=0) -> Ragged:
         sorted(random.choice(n_items - 5, size=random.integers(1, 12), replace=False, p=chance / chance.sum()).tolist())
         for _ in range(n_queries)
     ]
-    return lists(*rows)
+    return ragged(*rows)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +173,7 @@ def test_in_batch_partitions_estimate_the_catalogues_without_bias(order, size, n
 
 
 def test_in_batch_items_come_once_and_positives_are_masked():
-    positives = lists([0, 4], [4], [2])
+    positives = ragged([0, 4], [4], [2])
     draw = InBatch().draw(positives, positives.indices, Population.of(positives, 9), generator())
     assert draw.items.tolist() == [0, 2, 4]
     assert draw.mask(3).tolist() == [[True, False, True], [False, False, True], [False, True, False]]
@@ -187,7 +182,7 @@ def test_in_batch_items_come_once_and_positives_are_masked():
 
 
 def test_a_batch_of_one_query_has_nothing_but_masked_items():
-    positives = lists([0, 4], [4], [2])
+    positives = ragged([0, 4], [4], [2])
     draw = InBatch().draw(positives.select(tensor([0])), tensor([0, 4]), Population.of(positives, 9), generator())
     assert draw.mask(2).all()
     assert draw.log_q.isfinite().all()

@@ -6,24 +6,19 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from lists import ragged
 from topshelf.errors import ConfigError, TopshelfError
 from topshelf.models import History
 from topshelf.models.history import thinned_at_random
-from topshelf.ragged import ragged_from_pairs
 
 LISTS = [[1, 2, 4], [2], [], [0, 2, 3, 4, 5]]
 N_ITEMS, DIM = 6, 3
 
 
-def ragged(lists):
-    pairs = [(row, item) for row, some in enumerate(lists) for item in some]
-    return ragged_from_pairs(*torch.tensor(pairs).T, len(lists))
-
-
 def attached(**settings):
     torch.manual_seed(0)
     model = History(len(LISTS), N_ITEMS, dim=DIM, init="normal", **settings).double()
-    model.attach(ragged(LISTS))
+    model.attach(ragged(*LISTS))
     return model
 
 
@@ -48,7 +43,7 @@ def test_the_cosine_is_that_of_the_same_vectors():
 
 def test_scores_need_no_more_of_a_user_than_its_items():
     model = attached()
-    found = model.queries_of(ragged([[2], [0, 2, 3, 4, 5], [0]]))
+    found = model.queries_of(ragged(*[[2], [0, 2, 3, 4, 5], [0]]))
     assert torch.equal(found[:2], model.encode()[0][[1, 3]])
     assert torch.isfinite(found).all()
 
@@ -74,7 +69,7 @@ def test_a_batch_without_drop_is_encoded_as_among_all():
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.9])
 def test_each_item_is_left_out_with_the_same_probability(share):
     torch.manual_seed(0)
-    lists = ragged([list(range(3000)), [5], list(range(1, 2001))])
+    lists = ragged(*[list(range(3000)), [5], list(range(1, 2001))])
     found = thinned_at_random(lists, share)
     assert len(found) == 3
     assert int(found.indptr[-1]) == found.indices.numel()

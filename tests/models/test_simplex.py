@@ -6,24 +6,20 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from lists import ragged
 from topshelf.errors import ConfigError, TopshelfError
 from topshelf.models import SimpleX
 from topshelf.models.simplex import thinned
-from topshelf.ragged import Ragged, ragged_from_pairs
+from topshelf.ragged import Ragged
 
 LISTS = [[1, 2, 4], [2], [], [0, 2, 3, 4, 5]]
 N_ITEMS, DIM = 6, 3
 
 
-def ragged(lists):
-    pairs = [(row, item) for row, some in enumerate(lists) for item in some]
-    return ragged_from_pairs(*torch.tensor(pairs).T, len(lists))
-
-
 def attached(**settings):
     torch.manual_seed(0)
     model = SimpleX(len(LISTS), N_ITEMS, dim=DIM, init="normal", **settings).double()
-    model.attach(ragged(LISTS))
+    model.attach(ragged(*LISTS))
     return model
 
 

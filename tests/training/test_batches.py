@@ -9,17 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topshelf.ragged import Ragged, ragged_from_pairs
+from lists import ragged
 from topshelf.training.batches import Batches, stream
 
 N_ITEMS = 6
 LISTS = st.lists(st.sets(st.integers(0, N_ITEMS - 1)).map(sorted), min_size=1, max_size=9)
 ORDERS = pytest.mark.parametrize(("order", "repeat"), [("query", False), ("pair", False), ("pair", True)])
-
-
-def ragged(rows) -> Ragged:
-    pairs = [(q, item) for q, row in enumerate(rows) for item in row]
-    return ragged_from_pairs(*torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T, len(rows))
 
 
 def pairs_of(batch):
@@ -30,7 +25,7 @@ def pairs_of(batch):
 @settings(max_examples=50, deadline=None)
 @given(rows=LISTS, size=st.integers(1, 12), seed=st.integers(0, 99))
 def test_every_pair_of_a_rankable_query_comes_exactly_once_an_epoch(order, repeat, rows, size, seed):
-    batches = Batches(ragged(rows), N_ITEMS, order=order, size=size, repeat_queries=repeat)
+    batches = Batches(ragged(*rows), N_ITEMS, order=order, size=size, repeat_queries=repeat)
     epoch = list(batches.epoch(stream(seed)))
     expected = [(q, item) for q, row in enumerate(rows) if 0 < len(row) < N_ITEMS for item in row]
     assert sorted(pair for batch in epoch for pair in pairs_of(batch)) == expected
@@ -44,7 +39,7 @@ def test_every_pair_of_a_rankable_query_comes_exactly_once_an_epoch(order, repea
 @settings(max_examples=30, deadline=None)
 @given(rows=LISTS, seed=st.integers(0, 99))
 def test_a_batch_knows_all_positives_of_its_queries(order, repeat, rows, seed):
-    batches = Batches(ragged(rows), N_ITEMS, order=order, size=4, repeat_queries=repeat)
+    batches = Batches(ragged(*rows), N_ITEMS, order=order, size=4, repeat_queries=repeat)
     for batch in batches.epoch(stream(seed)):
         bounds, items = batch.positives.indptr.tolist(), batch.positives.indices.tolist()
         found = [items[bounds[place] : bounds[place + 1]] for place in range(batch.query.numel())]
@@ -58,7 +53,7 @@ def test_a_batch_knows_all_positives_of_its_queries(order, repeat, rows, seed):
 @ORDERS
 def test_the_same_stream_gives_the_same_batches_and_another_does_not(order, repeat):
     rows = [[q % 5, 5] for q in range(40)]
-    batches = Batches(ragged(rows), N_ITEMS, order=order, size=10, repeat_queries=repeat)
+    batches = Batches(ragged(*rows), N_ITEMS, order=order, size=10, repeat_queries=repeat)
 
     def epoch(*path):
         return [pairs_of(batch) for batch in batches.epoch(stream(*path))]
@@ -77,7 +72,7 @@ def test_streams_of_different_paths_have_nothing_in_common():
 
 
 def test_queries_that_teach_nothing_about_ranking_are_left_out_and_counted():
-    batches = Batches(ragged([[], [0], list(range(N_ITEMS)), [1, 2]]), N_ITEMS, order="query", size=9)
+    batches = Batches(ragged(*[[], [0], list(range(N_ITEMS)), [1, 2]]), N_ITEMS, order="query", size=9)
     assert batches.queries.tolist() == [1, 3]
     assert batches.n_full == 1
-    assert len(Batches(ragged([[], []]), N_ITEMS, order="pair", size=9)) == 0
+    assert len(Batches(ragged(*[[], []]), N_ITEMS, order="pair", size=9)) == 0

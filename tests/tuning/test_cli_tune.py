@@ -139,6 +139,7 @@ def test_the_page_has_every_part_and_needs_no_matplotlib(csv, tmp_path, plots):
         ("tune", "give --data PATH|NAME or a TOML file; see topshelf tune --help"),
         ("tune --data nowhere.csv --out {new}", "'nowhere.csv' is neither a file nor a named dataset"),
         ("tune --data {csv} --model vae --out {new}", "model.name must be one of mf"),
+        ("tune --data {csv} --model blend --out {new}", "topshelf blend RUN RUN --out FOLDER"),
         ("tune --data {csv} --loss hinge --out {new}", "loss.name must be one of bpr"),
         ("tune --data {csv} --model ease --loss bpr --out {new}", "--loss does not go with --model ease"),
         ("tune --data {csv} --range loss.t=1,2 --out {new}", "loss.t cannot be searched here; accepted: model."),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from topshelf.config import RunConfig, make_config, merged, overrides
-from topshelf.errors import ConfigError, one_of
+from topshelf.errors import ConfigError
 from topshelf.losses import LOSSES
 from topshelf.models import MODELS
 from topshelf.training.build import resolve
@@ -140,10 +140,9 @@ def space(config: RunConfig, given: Mapping[str, Any] | None = None) -> Space:
 
 def metadata(config: RunConfig) -> dict[str, Sequence[Any]]:
     """The ranges that the loss and the model bring; where both have one, the model's."""
-    model = dict(getattr(MODELS[one_of("model.name", config.model.name, MODELS)], "ranges", {}))
-    return (
-        model if is_closed_form(config) else {**LOSSES[one_of("loss.name", config.loss.name, LOSSES)].ranges, **model}
-    )
+    config = resolve(config)  # which refuses names that are not there
+    model = dict(getattr(MODELS[config.model.name], "ranges", {}))
+    return model if is_closed_form(config) else {**LOSSES[config.loss.name].ranges, **model}
 
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
