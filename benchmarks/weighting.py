@@ -5,7 +5,7 @@
 MF, d 64, the whole catalogue, the best of 120 epochs, with one learning rate, batch size and tau for all. SL@20 with
 several tau_w, with the gradient through the weight (for several N, which scale the sum over the catalogue and with it
 that gradient) and without it (``detach_weight``). As tau_w grows, the weight becomes constant and the loss half of the
-softmax loss. Means over six validation splits; nothing is measured on test. ``--quick``: two epochs, one split.
+softmax loss. Means over four validation splits; nothing is measured on test. ``--quick``: two epochs, one split.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from topshelf.training import fit
 from topshelf.training.folder import environment
 
 K = 20
-SEEDS = (10, 11, 12, 13, 14, 15)
+SEEDS = (10, 11, 12, 13)
 DATA = ("amazon2014-health", "movielens-100k")
 SHARPNESS = (0.5, 1.5, 2.5, 4.0, 8.0)
 SIZES = (50, 200, 1000)
@@ -52,7 +52,7 @@ def measure(data: str, place: tuple[str, float], seeds: tuple[int, ...], epochs:
     torch.set_num_threads(1)
     more = merged(merged(SETTINGS, losses()[place]), {"train": {"epochs": epochs}})
     fitted = [fit(assemble(data=data, model="mf", k=K, seed=seed, more=more)) for seed in seeds]
-    scores = [run.valid_score for run in fitted]
+    scores = [run.valid_score for run in fitted if run.valid_score is not None]
     row = {"data": data, "weight": place[0], "tau_weight": place[1], "valid": scores}
     print(data, *place, f"{statistics.mean(scores):.4f}", flush=True)
     return row
