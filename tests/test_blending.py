@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+from statistics import mean, pstdev
 
 import polars as pl
 import pytest
@@ -12,11 +13,11 @@ import torch
 
 from command_line import run_topshelf
 from topshelf import blending
-from topshelf.blending import GRID, blend, spread
+from topshelf.blending import GRID, blend, clearly_best, spread
 from topshelf.config import make_config, read_config
 from topshelf.data import Dataset, Interactions, generate, make_split
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
-from topshelf.evaluation import ndcg
+from topshelf.evaluation import evaluate
 from topshelf.models import HistoryRows
 from topshelf.models.blend import Blend, BlendRows
 from topshelf.ragged import Ragged
@@ -50,12 +51,18 @@ def all_scores(model) -> torch.Tensor:
         return queries[torch.arange(len(queries))].double() @ items.double().T
 
 
-def valid_ndcg(weights, runs) -> float:
-    """Of the sum of standardised scores, made whole: rows of scores are queries against the unit matrix."""
+def valid_ndcgs(weights, runs) -> torch.Tensor:
+    """Of every user, by the sum of standardised scores made whole: its rows are queries against the unit matrix."""
     tables = [all_scores(run.model) for run in runs]
     total = sum(weight * scores / scores.std(correction=0) for weight, scores in zip(weights, tables, strict=True))
     lists = Lists.of(runs[0].dataset.split, "cpu")
-    return ndcg(total, torch.eye(ITEMS, dtype=torch.float64), lists.valid, lists.train, K)
+    unit = torch.eye(ITEMS, dtype=torch.float64)
+    found = evaluate(total, unit, lists.valid, train=lists.train, cutoffs=(K,), auc=False)
+    return found.per_user[f"ndcg@{K}"]
+
+
+def valid_ndcg(weights, runs) -> float:
+    return float(valid_ndcgs(weights, runs).mean())
 
 
 PAIRS = [("mf", "ease"), ("mf", "history"), ("slim", "itemknn"), ("popularity", "lightgcn")]
@@ -87,21 +94,24 @@ def test_vectors_stay_unmade_only_where_a_part_has_histories_for_vectors():
 
 
 def searched(runs) -> tuple[list[float], float]:
-    """Weights and NDCG by plain loops: the best run alone has 1, the others follow from the next best to the worst."""
-    weights = [0.0] * len(runs)
-    best, *others = sorted(range(len(runs)), key=lambda at: -valid_ndcg([1], [runs[at]]))
-    weights[best] = 1.0
+    """Weights and NDCG by plain loops: 1, or one that gains more than a standard error beside it; or the best alone."""
+    alone = [valid_ndcg([1], [run]) for run in runs]
+    best, *others = sorted(range(len(runs)), key=lambda at: -alone[at])
+    only = weights = [float(at == best) for at in range(len(runs))]
     for at in others:
-        scores = [valid_ndcg([*weights[:at], weight, *weights[at + 1 :]], runs) for weight in GRID]
-        weights[at] = GRID[scores.index(max(scores))]
-    return weights, valid_ndcg(weights, runs)
+        tried = {weight: valid_ndcgs([*weights[:at], weight, *weights[at + 1 :]], runs).tolist() for weight in GRID}
+        gains = {weight: [a - b for a, b in zip(tried[weight], tried[1.0], strict=True)] for weight in GRID}
+        clear = {weight: mean(gain) for weight, gain in gains.items() if mean(gain) > pstdev(gain) / len(gain) ** 0.5}
+        weights = [*weights[:at], max(clear, key=clear.get, default=1.0), *weights[at + 1 :]]
+    score = valid_ndcg(weights, runs)
+    return (weights, score) if score > alone[best] else (only, alone[best])
 
 
 THREE = ("popularity", "mf", "ease")
 
 
 @pytest.mark.parametrize("names", [*PAIRS, THREE, ("lightgcn", "slim", "history")], ids="-".join)
-def test_the_weights_found_are_the_best_of_the_grid_beside_the_best_run_and_of_equal_ones_the_smallest(names):
+def test_the_weights_found_are_1_unless_another_is_clearly_better(names):
     runs = [fitted(name) for name in names]
     weights, score = searched(runs)
     done = blend(runs)
@@ -128,9 +138,23 @@ def test_the_order_of_the_runs_does_not_matter():
         assert done.valid_score == pytest.approx(first.valid_score, abs=1e-9)
 
 
-def test_equal_scores_go_to_the_smaller_weight():
+def test_a_run_that_brings_nothing_has_no_weight():
     done = blend([fitted("ease"), fitted("ease")])
     assert done.config.model.settings["weights"] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("gains", "expected"),
+    [
+        ([[0, 0, 0, 0], [4, -1, -1, 0]], 0),  # 0.5, with an error of 1.03
+        ([[0, 0, 0, 0], [2, 1, 2, 1]], 1),
+        ([[0, 0, 0, 0], [2, 1, 2, 1], [3, 1, 3, 1]], 2),
+        ([[0, 0, 0, 0], [-2, -1, -2, -1]], 0),
+        ([[0], [1]], 1),  # of one user no error is known
+    ],
+)
+def test_only_gains_above_their_error_count(gains, expected):
+    assert clearly_best(torch.tensor(gains, dtype=torch.float64), 0) == expected
 
 
 def test_users_with_nothing_in_validation_do_not_count():

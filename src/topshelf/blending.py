@@ -41,10 +41,11 @@ def blend(
 ) -> Fitted:
     """One model of several: the sum of their scores, each divided by its standard deviation and times its weight.
 
-    The run that is best alone, by NDCG@K on the validation part with train masked, has the weight 1. The others' are
-    searched in ``GRID`` one after another, from the next best to the worst, by the same measure; of equal ones the
-    smaller is taken. The order of the runs only decides between runs that are equally good; parts and weights are kept
-    in it. ``weights``, one a run, are taken as they are. ``out`` keeps the blend in a run folder.
+    Every run has the weight 1, unless another one of ``GRID`` is clearly better: by more than one standard error, over
+    users, of what NDCG@K gains on the validation part with train masked. They are looked at one after another, from the
+    next best to the worst, beside the run that is best alone. If the sum is no better than that one, all others have
+    the weight 0. The order of the runs only decides between runs that are equally good; parts and weights are kept in
+    it. ``weights``, one a run, are taken as they are. ``out`` keeps the blend in a run folder.
 
     Runs are fitted models or run folders. They must be of one split, one K and one ``train.refit``. Models that were
     refitted have seen the validation part: those of the same settings without the refit are trained to find weights and
@@ -89,34 +90,36 @@ class _Search:
         self.scales = [spread(queries, items) for queries, items in self.encoded]
 
     def weights(self) -> tuple[list[float], float]:
-        """The best of the grid, one part after another, the best alone first, and their NDCG@K."""
+        """Weights and their NDCG@K: those of the best run alone if no sum is better."""
         chosen = [0.0] * len(self.encoded)
-        alone = [float(self._ndcg(chosen, part, (1.0,))[0]) for part in range(len(chosen))]
+        alone = [float(self._ndcg(chosen, part, (1.0,)).mean()) for part in range(len(chosen))]
         first, *others = sorted(range(len(chosen)), key=lambda part: -alone[part])  # of equal ones, as they were given
-        chosen[first], best = 1.0, alone[first]
+        chosen[first] = 1.0
+        only_first = list(chosen)
         for part in others:
-            scores = self._ndcg(chosen, part, GRID)
-            at = int(scores.argmax())  # the first of equal ones: the smallest weight
-            chosen[part], best = GRID[at], float(scores[at])
-        return chosen, best
+            chosen[part] = GRID[clearly_best(self._ndcg(chosen, part, GRID), GRID.index(1.0))]
+        score = self.valid_score(chosen)
+        return (chosen, score) if score > alone[first] else (only_first, alone[first])
 
     def valid_score(self, weights: Sequence[float]) -> float:
-        return float(self._ndcg([*weights[:-1], 0.0], len(weights) - 1, weights[-1:])[0])
+        return float(self._ndcg([*weights[:-1], 0.0], len(weights) - 1, weights[-1:]).mean())
 
     @torch.no_grad()
     def _ndcg(self, weights: Sequence[float], part: int, candidates: Sequence[float]) -> Tensor:
-        """NDCG@K with each of the candidates (C,) as the weight of a part, which has none among the weights."""
-        total = torch.zeros(len(candidates), dtype=torch.float64)
+        """NDCG@K (C, U) with each candidate as the weight of a part, which has none among the weights."""
+        found: list[Tensor] = []
         for rows in _blocks(self.users, self.n_items):
             wanted, masked = self.lists.valid.select(rows), self.lists.train.select(rows)
             known = self._sum(rows, weights)
             kernels.hide(known, masked.indptr, masked.indices)  # what is -inf here stays so in every sum
             added = _scores(self.encoded[part], rows).div_(self.scales[part])
             tile = torch.empty_like(known)
-            for at, weight in enumerate(candidates):
+            scored = []
+            for weight in candidates:
                 torch.add(known, added, alpha=weight, out=tile)
-                total[at] += _sum_of_ndcg(tile, wanted, self.k)
-        return total / self.users.numel()
+                scored.append(_ndcg_of_each(tile, wanted, self.k))
+            found.append(torch.stack(scored))
+        return torch.cat(found, dim=1)
 
     def _sum(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
         found = torch.zeros(rows.numel(), self.n_items)
@@ -124,6 +127,15 @@ class _Search:
             if weight > 0:
                 found.add_(_scores(encoded, rows), alpha=weight / scale)
         return found
+
+
+def clearly_best(scores: Tensor, usual: int) -> int:
+    """The row of (C, U) with the best mean among those above the usual one's by a standard error; else the usual."""
+    gain = scores - scores[usual]
+    means = gain.mean(1)
+    errors = gain.std(1, correction=0) / gain.size(1) ** 0.5
+    means[means <= errors] = 0.0
+    return int(means.argmax()) if (means > 0).any() else usual
 
 
 @torch.no_grad()
@@ -156,11 +168,11 @@ def _scores(encoded: Encoded, rows: Tensor) -> Tensor:
     return (queries[rows.to(items.device)] @ items.T).float().cpu()
 
 
-def _sum_of_ndcg(scores: Tensor, wanted: Ragged, k: int) -> float:
+def _ndcg_of_each(scores: Tensor, wanted: Ragged, k: int) -> Tensor:
     values = scores.new_full((scores.size(0), k), -torch.inf)
     indices = torch.full((scores.size(0), k), NO_ITEM)
     kernels.keep_best(scores, values, indices)
-    return float(ndcg_at_k(kernels.hits(indices, wanted.indptr, wanted.indices), wanted.counts).sum())
+    return ndcg_at_k(kernels.hits(indices, wanted.indptr, wanted.indices), wanted.counts)
 
 
 def _opened(runs: Sequence[Fitted | str | Path]) -> list[Fitted]:

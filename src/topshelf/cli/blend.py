@@ -26,8 +26,9 @@ def blend(
 ) -> None:
     """Add up what the models of several runs score, with weights that validation chooses.
 
-    The run with the best validation NDCG@K has the weight 1, and the others are added where it gains by them; their
-    order does not matter. Runs that were refitted are trained again without the refit to find the weights.
+    Every run has the weight 1, unless another one is clearly better by NDCG@K on the validation part; where the sum
+    does not gain, only the best run has a weight. Their order does not matter. Runs that were refitted are trained
+    again without the refit to find the weights.
 
     Examples:
 
