@@ -310,6 +310,27 @@ def table(rows: list[dict[str, Any]], plan: str) -> str:
     return "\n".join(lines)
 
 
+def summary(best: list[dict[str, Any]], blends: list[dict[str, Any]]) -> str:
+    """A row a dataset: the classic that *test* puts first, the trained model that validation chooses, and the blend."""
+    lines = [
+        "| data | the best classic | the trained model that validation chooses | the blend | over the best classic |",
+        "|---" * 5 + "|",
+    ]
+    classics = {method.label for method in CLASSICS}
+    for row in sorted(blends, key=lambda row: DATA.index(row["data"])):
+        own = [other for other in best if other["data"] == row["data"]]
+        classic = max((other for other in own if other["method"] in classics), key=_standard)
+        trained = max((other for other in own if other["method"] not in classics), key=lambda other: other["valid"])
+        shown = [f"{_standard(other):.4f} ({other['method']})" for other in (classic, trained)]
+        gain = _standard(row) / _standard(classic) - 1
+        lines.append(f"| {row['data']} | {' | '.join(shown)} | {_standard(row):.4f} | {gain:+.1%} |")
+    return "\n".join(lines)
+
+
+def _standard(row: dict[str, Any]) -> float:
+    return mean(row, "standard")
+
+
 def _grid(found: dict[tuple[str, str], dict[str, Any]]) -> str:
     """One row a dataset, protocol and backbone, one column a loss, and what SL@20 adds to SL."""
     losses = list(LOSS_NAMES.values())
