@@ -119,13 +119,13 @@ def of_grid(model: str, loss: str) -> Method:
     return Method(f"{NAMES[model]} {LOSS_NAMES[loss]}", model, loss, merged(first, own), ranges)
 
 
-def of_best(model: str, rate: float, rates: tuple[float, ...], widths: tuple[int, ...]) -> Method:
-    first, ranges = LOSSES["slatk"]
+def of_best(model: str, loss: str, rate: float, rates: tuple[float, ...], widths: tuple[int, ...]) -> Method:
+    first, ranges = LOSSES[loss]
     first = merged(first, {"model": {"dim": widths[-1]}, "train": {"learning_rate": rate}})
     ranges = {**ranges, "train.learning_rate": rates, "model.dim": widths}
     if model == "history":
         ranges["model.drop"] = (0.1, 0.2, 0.35)
-    return Method(f"{NAMES[model]} SL@20", model, "slatk", first, ranges)
+    return Method(f"{NAMES[model]} {LOSS_NAMES[loss]}", model, loss, first, ranges)
 
 
 def of_paper(label: str, model: str, loss: str, rate: float, loss_settings: dict[str, Any], **own: Any) -> Method:
@@ -162,9 +162,12 @@ CLASSICS = (
     Method("EASE", "ease"),
     Method("SLIM", "slim"),
 )
+WIDTHS = (64, 128, 256)
 OURS = (
-    of_best("mf", 0.03, RATES, (64, 128, 256)),
-    of_best("history", 0.01, (0.003, 0.01, 0.03), (64, 128, 256)),
+    of_best("mf", "softmax", 0.03, RATES, WIDTHS),
+    of_best("history", "softmax", 0.01, (0.003, 0.01, 0.03), WIDTHS),
+    of_best("mf", "slatk", 0.03, RATES, WIDTHS),
+    of_best("history", "slatk", 0.01, (0.003, 0.01, 0.03), WIDTHS),
 )
 BEST_EPOCHS = {HEALTH: 120, MOVIELENS: 120, ELECTRONIC: 60, FOOD: 60}
 BEST_PATIENCE = {HEALTH: 5, MOVIELENS: 5, ELECTRONIC: 3, FOOD: 3}
