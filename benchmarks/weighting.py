@@ -28,8 +28,8 @@ from topshelf.training.folder import environment
 K = 20
 SEEDS = (10, 11, 12, 13)
 DATA = ("amazon2014-health", "movielens-100k")
-SHARPNESS = (0.5, 1.5, 2.5, 4.0, 8.0)
-SIZES = (50, 200, 1000)
+SHARPNESS = (0.5, 1.5, 2.5, 4.0)
+SIZES = (50, 1000)
 SETTINGS = {
     "model": {"dim": 64},
     "loss": {"tau": 0.2},
