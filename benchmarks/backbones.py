@@ -112,12 +112,18 @@ class Plan:
 
 
 def of_grid(model: str, loss: str) -> Method:
-    """d is the paper's; nothing else differs between backbones but what XSimGCL searches besides."""
+    """d is the paper's; backbones differ in nothing else but XSimGCL, which searches more, and in pairs as published.
+
+    Its contrast wants many steps: by batches of users it was still rising after all epochs.
+    """
     first, ranges = LOSSES[loss]
     own: dict[str, Any] = {"model": {"dim": 64}}
     if model == "xsimgcl":
         own["model"] |= {"weight": 0.05, "variant": "slatk"}
         ranges = {**ranges, "model.weight": (0.05, 0.1, 0.2), "model.variant": ("reference", "slatk")}
+        if loss != "bpr":
+            own["train"] = {"order": "pair", "batch_size": 1024, "learning_rate": 0.01}
+            ranges.pop("train.batch_size")
     return Method(f"{NAMES[model]} {LOSS_NAMES[loss]}", model, loss, merged(first, own), ranges)
 
 
