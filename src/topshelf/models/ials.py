@@ -32,7 +32,7 @@ class IALS(Model):
         list, but at most dim, in blocks of 64 MiB.
     Paper: Hu et al., Collaborative filtering for implicit feedback datasets, ICDM 2008, in the form of Rendle et al.,
         Revisiting the performance of iALS on item recommendation benchmarks, RecSys 2022. The ranges are
-        ours, around what validation chose on Health and MovieLens.
+        ours, around what validation chose on Health, Electronic and MovieLens.
     Relations: weight 1 + a of observed cells and penalty b, as Hu et al. have it, is ``alpha`` 1 / a, ``l2``
         b / (1 + a) and ``scaling`` 0, but for the length of the vectors.
     """
@@ -40,7 +40,7 @@ class IALS(Model):
     is_closed_form: ClassVar[bool] = True
     ranges: ClassVar[Ranges] = {
         "model.dim": (32, 64, 128, 256),
-        "model.alpha": (0.03, 0.1, 0.3, 1.0),
+        "model.alpha": (0.01, 0.03, 0.1, 0.3, 1.0),
         "model.l2": (0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05),
         "model.iterations": (8, 16),
     }
