@@ -11,8 +11,8 @@ datasets also ours with the softmax loss.
 ``blend``: weighted sums (``topshelf blend``) of the three that validation put first in a file of ``best`` (``--rows``).
 Settings are searched by ``topshelf tune`` on the validation split of seed 10: the same number of trials for every
 method (on large datasets more for the classics that are fitted in seconds), TPE, the first trial with the settings
-below. The test part is looked at once, after that, with the seeds 0, 1, ...: each has its own validation split, on which
-it chooses its epoch, and its own start. Both protocols are in the file. All losses but BPR look at all items. PSL needs
+below. The test part is looked at once, after that, with the seeds 0, 1, ...: each has its own validation split, to
+choose its epoch on, and its own start. Both protocols are in the file. All losses but BPR look at all items. PSL needs
 every pair of a positive and an item, so a trial of it takes as long as ten of SL's: it has 3 trials, and BPR and PSL
 have half the patience of the others. What FILE holds already is not made again. ``--quick``: two trials of four epochs,
 one seed, one dataset.
