@@ -265,6 +265,18 @@ def test_the_measured_models_are_the_committed_results(plan):
     assert result["date"] in page
 
 
+def test_the_study_is_the_committed_result():
+    page = (ROOT / "docs" / "tuning.md").read_text()
+    result = json.loads((ROOT / "benchmarks" / "results" / "tuning.json").read_text())
+    bench = module(ROOT / "benchmarks" / "tuning.py")
+    assert bench.table(result["rows"]) in page
+    assert bench.verdict(result["study"], result["rows"]) in page
+    assert result["command"] in page
+    assert result["date"] in page
+    general = json.loads((ROOT / "benchmarks" / "results" / "tuning_general.json").read_text())
+    assert f"came to {max(row['score'] or 0 for row in general['study']['trials']):.4f}" in page
+
+
 def test_the_cost_of_models_is_the_committed_result(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # it uses another of them
     page = (ROOT / "docs" / "models" / "measured.md").read_text()
