@@ -1,8 +1,9 @@
-"""What benchmarks/backbone_ideas.py and backbone_cost.py measure is what they say."""
+"""What benchmarks/backbone_ideas.py, backbone_cost.py and backbones.py measure is what they say."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -242,3 +243,54 @@ def test_the_table_of_costs_and_the_verdict(cost):
     result["models"]["lightgcn"] = found(3.1)
     assert "above" in cost.verdict(result)
     assert cost.verdict({**result, "data": "food"}) == ""
+
+
+@pytest.fixture(scope="module")
+def backbones(patch):
+    return module(patch, "backbones")
+
+
+def rows_of_best(backbones, valid=lambda at: at / 100):
+    """A row for every method on Electronic, the later the better on validation and the worse on test."""
+    methods = [method.label for method in backbones.PLANS["best"].methods if backbones.ELECTRONIC in method.data]
+    for at, label in enumerate(methods):
+        row = {"data": backbones.ELECTRONIC, "method": label, "runs": [{"standard": 0.5 - at / 100}]}
+        yield row if label == "popularity" else {**row, "valid": valid(at)}
+
+
+def test_validation_decides_what_is_blended_and_an_unfinished_file_is_refused(backbones, tmp_path):
+    rows, file = list(rows_of_best(backbones)), tmp_path / "best.json"
+    file.write_text(json.dumps({"rows": rows}))
+    best = sorted((row for row in rows if "valid" in row), key=lambda row: -row["valid"])
+    assert backbones.first_three(file, backbones.ELECTRONIC) == best[:3]
+    file.write_text(json.dumps({"rows": [row for row in rows if row["method"] != "EASE"]}))
+    with pytest.raises(SystemExit, match="every method of best on amazon2014-electronic; it lacks EASE"):
+        backbones.first_three(file, backbones.ELECTRONIC)
+
+
+def test_the_summary_takes_the_best_classic_by_test_and_the_trained_model_by_validation(backbones):
+    rows = list(rows_of_best(backbones, valid=lambda at: -at / 100))
+    blended = {"data": backbones.ELECTRONIC, "method": backbones.BLEND, "runs": [{"standard": 0.6}, {"standard": 0.7}]}
+    classics = {method.label for method in backbones.CLASSICS}
+    classic = max((row for row in rows if row["method"] in classics), key=lambda row: row["runs"][0]["standard"])
+    trained = next(row for row in rows if row["method"] not in classics)
+    shown = [f"{row['runs'][0]['standard']:.4f} ({row['method']})" for row in (classic, trained)]
+    gain = 0.65 / classic["runs"][0]["standard"] - 1
+    expected = f"| amazon2014-electronic | {shown[0]} | {shown[1]} | 0.6500 | {gain:+.1%} |"
+    assert backbones.summary(rows, [blended]).splitlines()[2:] == [expected]
+
+
+@pytest.mark.parametrize("plan", ["grid", "published", "best"])
+def test_every_method_makes_a_config_on_each_of_its_datasets(backbones, plan):
+    chosen = backbones.PLANS[plan]
+    for data in chosen.data:
+        for method in chosen.methods:
+            task = backbones.Task(plan, data, method, 0, chosen.epochs[data], (0,))
+            config = resolve(backbones.config(task, 0, {}))
+            assert config.model.name == method.model
+            assert config.train.refit == (plan == "best")
+
+
+def test_trials_that_differ_are_of_methods_that_there_are(backbones):
+    labels = {method.label for plan in backbones.PLANS.values() for method in plan.methods}
+    assert {label for _, label in backbones.TRIALS} <= labels
