@@ -8,7 +8,8 @@
 variants and all its weights), no search; which of them comes to the published figures.
 ``best``: the classics and our best, every one refitted on train + validation once its settings are chosen; on the small
 datasets also ours with the softmax loss.
-``blend``: weighted sums (``topshelf blend``) of the three that validation put first in a file of ``best`` (``--rows``).
+``blend``: weighted sums (``topshelf blend``) of the three models that validation put first in a file of ``best``
+(``--rows``).
 Settings are searched by ``topshelf tune`` on the validation split of seed 10: the same number of trials for every
 method, but for ``TRIALS`` below; TPE, the first trial with the settings below. The test part is looked at once, after
 that, with the seeds 0, 1, ...: each has its own validation split, to choose its epoch on, and its own start. Both
@@ -385,14 +386,18 @@ def _trials(plan: Plan, data: str, method: Method) -> int:
 
 
 def first_three(file: Path, data: str) -> list[dict[str, Any]]:
-    """The rows of a dataset with the best validation scores, best first."""
+    """The rows of a dataset with the best validation scores, best first; of each model one, with its better loss."""
     rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
     own = [row for row in rows if row["data"] == data and "valid" in row]
     wanted = {method.label for method in PLANS["best"].methods if data in method.data}
     missing = wanted - {"popularity"} - {row["method"] for row in own}
     if missing:
         raise SystemExit(f"{file} must hold every method of best on {data}; it lacks {', '.join(sorted(missing))}")
-    return sorted(own, key=lambda row: -row["valid"])[:3]
+    models = {method.label: method.model for method in PLANS["best"].methods}
+    best: dict[str, dict[str, Any]] = {}
+    for row in sorted(own, key=lambda row: -row["valid"]):
+        best.setdefault(models[row["method"]], row)
+    return list(best.values())[:3]
 
 
 def main() -> None:

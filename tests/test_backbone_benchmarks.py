@@ -263,6 +263,11 @@ def test_validation_decides_what_is_blended_and_an_unfinished_file_is_refused(ba
     file.write_text(json.dumps({"rows": rows}))
     best = sorted((row for row in rows if "valid" in row), key=lambda row: -row["valid"])
     assert backbones.first_three(file, backbones.ELECTRONIC) == best[:3]
+    twice = [{**row, "data": backbones.HEALTH} for row in rows]
+    twice += [{**twice[0], "method": label, "valid": 1.0 + at} for at, label in enumerate(("MF SL", "History SL"))]
+    file.write_text(json.dumps({"rows": twice}))
+    found = backbones.first_three(file, backbones.HEALTH)
+    assert [row["method"] for row in found] == ["History SL", "MF SL", best[0]["method"]]  # a model once
     file.write_text(json.dumps({"rows": [row for row in rows if row["method"] != "EASE"]}))
     with pytest.raises(SystemExit, match="every method of best on amazon2014-electronic; it lacks EASE"):
         backbones.first_three(file, backbones.ELECTRONIC)
