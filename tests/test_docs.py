@@ -257,12 +257,21 @@ def test_the_measured_losses_are_the_committed_results(name, rows):
     assert result["date"] in page
 
 
-@pytest.mark.parametrize("plan", ["published", "best", "blend"])
+@pytest.mark.parametrize("plan", ["published", "best", "grid"])
 def test_the_measured_models_are_the_committed_results(plan):
     page = (ROOT / "docs" / "models" / "measured.md").read_text()
     result = json.loads((ROOT / "benchmarks" / "results" / f"backbones_{plan}.json").read_text())
     assert module(ROOT / "benchmarks" / "backbones.py").table(result["rows"], plan) in page
     assert result["date"] in page
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/models/measured.md"])
+def test_the_best_lists_are_the_committed_results(page):
+    best, blends = (
+        json.loads((ROOT / "benchmarks" / "results" / f"backbones_{plan}.json").read_text())["rows"]
+        for plan in ("best", "blend")
+    )
+    assert module(ROOT / "benchmarks" / "backbones.py").summary(best, blends) in (ROOT / page).read_text()
 
 
 def test_the_study_is_the_committed_result():
