@@ -299,3 +299,19 @@ def test_every_method_makes_a_config_on_each_of_its_datasets(backbones, plan):
 def test_trials_that_differ_are_of_methods_that_there_are(backbones):
     labels = {method.label for plan in backbones.PLANS.values() for method in plan.methods}
     assert {label for _, label in backbones.TRIALS} <= labels
+
+
+def test_the_table_of_weights_is_beside_the_softmax_loss(patch):
+    weighting = module(patch, "weighting")
+    rows = [
+        {
+            "data": "food",
+            "weight": weight,
+            "tau_weight": tau_weight,
+            "valid": [0.1, 0.3] if weight == "SL" else [0.25, 0.15 + tau_weight / 50],
+        }
+        for weight, tau_weight in weighting.losses()
+    ]
+    lines = weighting.table(rows).splitlines()[2:]
+    assert len(lines) == len(weighting.SIZES) + 1
+    assert lines[0] == "| food | 0.2000 | N = 50 | +2.5% | +7.5% | +12.5% | +20.0% |"

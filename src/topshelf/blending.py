@@ -97,8 +97,9 @@ class _Search:
         chosen[first] = 1.0
         only_first = list(chosen)
         for part in others:
-            chosen[part] = GRID[clearly_best(self._ndcg(chosen, part, GRID), GRID.index(1.0))]
-        score = self.valid_score(chosen)
+            scores = self._ndcg(chosen, part, GRID)
+            at = clearly_best(scores, GRID.index(1.0))
+            chosen[part], score = GRID[at], float(scores[at].mean())
         return (chosen, score) if score > alone[first] else (only_first, alone[first])
 
     def valid_score(self, weights: Sequence[float]) -> float:
