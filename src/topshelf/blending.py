@@ -179,7 +179,8 @@ def _ndcg_of_each(scores: Tensor, wanted: Ragged, k: int) -> Tensor:
 def _opened(runs: Sequence[Fitted | str | Path]) -> list[Fitted]:
     """The runs, refused where they cannot be blended."""
     if isinstance(runs, str | Path) or len(runs) < 2:
-        raise ConfigError(f"a blend must have a list of at least 2 runs, got {runs!r}")
+        what = repr(str(runs)) if isinstance(runs, str | Path) else len(runs)
+        raise ConfigError(f"a blend must have a list of at least 2 runs, got {what}")
     named = []
     for at, given in enumerate(runs, start=1):
         if isinstance(given, Fitted):
