@@ -12,14 +12,13 @@ needs Linux. Issue 5 allows LightGCN 3 times MF's seconds on Gowalla. ``--quick`
 from __future__ import annotations
 
 import argparse
-import json
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import record
 from scaling import GIB, Phases  # the benchmarks beside this one
 
 from topshelf.config import assemble, merged, preset
@@ -28,7 +27,6 @@ from topshelf.models import MODELS
 from topshelf.ragged import Ragged
 from topshelf.training.batches import stream
 from topshelf.training.build import build_model, build_objective, resolve
-from topshelf.training.folder import environment
 from topshelf.training.trainer import Trainer
 from training import epoch_of
 
@@ -134,14 +132,8 @@ def main() -> None:
     for result in results:
         if said := verdict(result):
             print(said)
-    if options.json:
-        found = {
-            "command": f"python benchmarks/backbone_cost.py --data {' '.join(names)} --rounds {rounds}",
-            "date": datetime.now(UTC).date().isoformat(),
-            "environment": environment(assemble(data=names[0])),
-            "results": results,
-        }
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    command = f"python benchmarks/backbone_cost.py --data {' '.join(names)} --rounds {rounds}"
+    record.write(options.json, command, results=results)
 
 
 if __name__ == "__main__":

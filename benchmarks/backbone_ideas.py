@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import record
 import scipy.sparse
 import torch
 import torch.nn.functional as F
@@ -41,7 +41,6 @@ from topshelf.models.tables import Score, for_score, new_tables
 from topshelf.ragged import Ragged
 from topshelf.training import load_dataset
 from topshelf.training.build import build_model, build_objective, resolve
-from topshelf.training.folder import environment
 from topshelf.training.trainer import Trainer
 
 K, OURS = 20, "History"
@@ -477,22 +476,13 @@ def main() -> None:
     seeds, epochs = tuple(int(seed) for seed in options.seeds.split(",")), None
     if options.quick:
         data, seeds, epochs = ["movielens-100k"], seeds[:1], 2
-    rows: list[dict[str, Any]] = []
-    if options.json and options.json.exists():
-        rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
+    rows = record.held(options.json)
     todo = [task for name in data for task in tasks(Task(name, tuple(chosen), seeds, epochs), rows)]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         for waited in as_completed([pool.submit(measure, task) for task in todo]):
             rows = joined(rows, waited.result())
-            if options.json:
-                result = {
-                    "command": f"python benchmarks/backbone_ideas.py --data {','.join(data)} --seeds {options.seeds}",
-                    "date": datetime.now(UTC).date().isoformat(),
-                    "environment": environment(assemble(data=data[0])),
-                    "metric": f"validation ndcg@{K}",
-                    "rows": rows,
-                }
-                options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            command = f"python benchmarks/backbone_ideas.py --data {','.join(data)} --seeds {options.seeds}"
+            record.write(options.json, command, metric=f"validation ndcg@{K}", rows=rows)
     print(table(rows))
 
 

@@ -21,22 +21,20 @@ not made again. ``--quick``: two trials of four epochs, one seed, one dataset.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import record
 import torch
 
 from topshelf.blending import blend
 from topshelf.config import RunConfig, assemble, merged
 from topshelf.training import fit
-from topshelf.training.folder import environment
 from topshelf.tuning import tune
 
 METRIC = "ndcg@20"
@@ -387,8 +385,7 @@ def _trials(plan: Plan, data: str, method: Method) -> int:
 
 def first_three(file: Path, data: str) -> list[dict[str, Any]]:
     """The rows of a dataset with the best validation scores, best first; of each model one, with its better loss."""
-    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
-    own = [row for row in rows if row["data"] == data and "valid" in row]
+    own = [row for row in record.held(file) if row["data"] == data and "valid" in row]
     wanted = {method.label for method in PLANS["best"].methods if data in method.data}
     missing = wanted - {"popularity"} - {row["method"] for row in own}
     if missing:
@@ -413,9 +410,7 @@ def main() -> None:
     plan = PLANS[options.plan]
     data = options.data.split(",") if options.data else plan.data[-1:] if options.quick else plan.data
     labels = options.methods.split(";") if options.methods else [method.label for method in plan.methods]
-    rows: list[dict[str, Any]] = []
-    if options.json and options.json.exists():
-        rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
+    rows = record.held(options.json)
     done = {(row["data"], row["method"]) for row in rows}
     tasks = [
         Task(options.plan, name, method, min(2, plan.trials[name]), 4, (0,))
@@ -432,14 +427,7 @@ def main() -> None:
             waiting = [pool.submit(measure, task) for task in tasks]
         for waited in as_completed(waiting):
             rows.append(waited.result())
-            if options.json:
-                result = {
-                    "command": f"python benchmarks/backbones.py --plan {options.plan}",
-                    "date": datetime.now(UTC).date().isoformat(),
-                    "environment": environment(assemble(data=HEALTH)),
-                    "rows": rows,
-                }
-                options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            record.write(options.json, f"python benchmarks/backbones.py --plan {options.plan}", rows=rows)
     print(table(rows, options.plan))
 
 

@@ -13,16 +13,17 @@ holds of other data (default: Electronic) and other numbers of epochs. ``--quick
 from __future__ import annotations
 
 import argparse
-import json
+import shlex
+import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import record
 
 from topshelf.config import assemble
 from topshelf.diagnose import write
 from topshelf.diagnose.run import Diagnosis, plan
-from topshelf.training.folder import environment
 
 SONG = """
 [loss]
@@ -98,18 +99,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             write(found, folder)
             arguments.image.write_bytes((Path(folder) / "gradient-concentration.svg").read_bytes())
-    if arguments.json:
-        facts = {"users": users, "seed": 0, "rows": result, "date": datetime.now(UTC).date().isoformat()}
-        facts["environment"] = environment(assemble(data=data))
-        arguments.json.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    command = shlex.join(["python", "benchmarks/concentration.py", *sys.argv[1:]])
+    record.write(arguments.json, command, users=users, seed=0, rows=result)
 
 
 def _kept(file: Path | None, data: str, epochs: int) -> list[dict[str, Any]]:
     """The rows of other data and other numbers of epochs that the file holds already."""
-    if file is None or not file.exists():
-        return []
-    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
-    return [row for row in rows if (row["data"], row["epochs"]) != (data, epochs)]
+    return [row for row in record.held(file) if (row["data"], row["epochs"]) != (data, epochs)]
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ standard protocol, is looked at once for each seed. Gowalla has no textbook row 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import record
 
 from topshelf.config import assemble, merged
 from topshelf.training import fit
@@ -96,19 +97,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="rows measured anew replace those of an existing file")
     options = parser.parse_args()
     names, seeds = (["amazon2014-health"], [0]) if options.quick else (options.data, options.seeds)
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    if options.json and options.json.exists():
-        kept = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
-        rows = {(row["data"], row["variant"]): row for row in kept}
+    rows = {(row["data"], row["variant"]): row for row in record.held(options.json)}
     print(HEAD)
     for data in names:
         for variant in options.variants or VARIANTS[data]:
             rows[data, variant] = row = measure(data, variant, seeds, options.quick)
             print(line(row), flush=True)
-            if options.json:
-                order = [rows[key] for key in sorted(rows, key=lambda key: (list(PAPER).index(key[0]), key[1]))]
-                found = {"command": "python benchmarks/convergence.py", "rows": order}
-                options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            order = [rows[key] for key in sorted(rows, key=lambda key: (list(PAPER).index(key[0]), key[1]))]
+            record.write(options.json, "python benchmarks/convergence.py", rows=order)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ SL@20 with MF, seed 0, one setting changed at a time; the softmax loss does not 
 from __future__ import annotations
 
 import argparse
-import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import record
 import torch
 
 from topshelf.config import assemble, merged
@@ -64,10 +63,8 @@ def main() -> None:
         test = fitted.evaluate().mean()["ndcg@20"]
         rows.append({"variant": label, "valid": valid, "test": test, "mean_threshold": threshold})
         print(f"| {label} | {valid:.4f} | {test:.4f} | {threshold:.3f} |", flush=True)
-    if options.json:
-        command = f"python benchmarks/effective_n.py --data {options.data} --epochs {options.epochs}"
-        result = {"command": command, "date": datetime.now(UTC).date().isoformat(), "base": BASE, "rows": rows}
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    command = f"python benchmarks/effective_n.py --data {options.data} --epochs {options.epochs}"
+    record.write(options.json, command, base=BASE, rows=rows)
 
 
 if __name__ == "__main__":

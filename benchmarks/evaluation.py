@@ -12,17 +12,16 @@ Memory is the peak of resident memory during one call above what was resident be
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import record
 import torch
 from torch import Tensor
 
@@ -176,10 +175,8 @@ def main() -> None:
             ratio = f"{found['over_product'][label]:.2f}x" if label in found["over_product"] else ""
             memory = f"{found['peak_mib'][label]:.0f}" if label in found["peak_mib"] else ""
             print(f"| {data} | {label} | {value:.3f} | {ratio} | {memory} |", flush=True)
-    if options.json:
-        command = f"python benchmarks/evaluation.py --data {' '.join(names)} --rounds {options.rounds}"
-        found = {"command": command, "date": datetime.now(UTC).date().isoformat(), "results": results}
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    command = f"python benchmarks/evaluation.py --data {' '.join(names)} --rounds {options.rounds}"
+    record.write(options.json, command, results=results)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,12 @@ import json
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from topshelf.config import assemble
+import record
+
 from topshelf.losses import LOSSES
-from topshelf.training.folder import environment
 
 DATA = "movielens-100k"
 
@@ -69,10 +68,8 @@ def main() -> None:
         rows.append({"name": name, **measure(epochs, "--loss", name)})
         print(rows[-1], flush=True)
     print(table(rows))
-    if arguments.json:
-        result = {"data": DATA, "epochs": epochs, "seed": 0, "protocol": "standard", "rows": rows}
-        result |= {"date": datetime.now(UTC).date().isoformat(), "environment": environment(assemble(data=DATA))}
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    facts = {"data": DATA, "epochs": epochs, "seed": 0, "protocol": "standard", "rows": rows}
+    record.write(arguments.json, "python benchmarks/every_loss.py", **facts)
 
 
 if __name__ == "__main__":

@@ -13,19 +13,17 @@ again. ``--quick`` trains two epochs with one seed.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import record
 import torch
 
 from topshelf.config import assemble
 from topshelf.training import fit
-from topshelf.training.folder import environment
 
 DATA = "amazon2014-health"
 METRIC = "ndcg@20"
@@ -97,24 +95,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     epochs, seeds = (2, [0]) if arguments.quick else (200, [int(seed) for seed in arguments.seeds.split(",")])
-    runs = _kept(arguments.json)
+    runs = record.held(arguments.json, "runs")
     done = {(run["label"], run["seed"]) for run in runs}
     wanted = [(label, seed) for seed in seeds for label in arguments.losses.split(";")]
     tasks = [(label, seed, epochs) for label, seed in wanted if (label, seed) not in done]
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
         for waited in as_completed([pool.submit(measure, task) for task in tasks]):
             runs.append(waited.result())
-            if arguments.json:
-                result = {"data": DATA, "metric": METRIC, "epochs": epochs, "runs": runs}
-                result |= {"date": datetime.now(UTC).date().isoformat()}
-                result |= {"environment": environment(assemble(data=DATA))}
-                arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+            facts = {"data": DATA, "metric": METRIC, "epochs": epochs, "runs": runs}
+            record.write(arguments.json, "python benchmarks/loss_order.py", **facts)
     print(table(runs))
-
-
-def _kept(file: Path | None) -> list[dict[str, Any]]:
-    """The runs that the file holds already."""
-    return list(json.loads(file.read_text(encoding="utf-8"))["runs"]) if file and file.exists() else []
 
 
 if __name__ == "__main__":

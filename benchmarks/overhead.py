@@ -9,10 +9,10 @@ the best round of each; the figure is the ratio to the softmax loss in the same 
 from __future__ import annotations
 
 import argparse
-import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import record
 
 from topshelf.data import load_split
 from topshelf.thresholds import ESTIMATORS
@@ -51,10 +51,8 @@ def main() -> None:
         results.append(found)
         for label, seconds in found["seconds"].items():
             print(f"| {data} | {label} | {seconds:.4f} | {found['ratio'][label] - 1:+.1%} |", flush=True)
-    if options.json:
-        command = f"python benchmarks/overhead.py --data {' '.join(names)} --rounds {options.rounds}"
-        found = {"command": command, "date": datetime.now(UTC).date().isoformat(), "results": results}
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    command = f"python benchmarks/overhead.py --data {' '.join(names)} --rounds {options.rounds}"
+    record.write(options.json, command, results=results)
 
 
 if __name__ == "__main__":

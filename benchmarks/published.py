@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import record
+
 from topshelf.config import assemble, merged
 from topshelf.training import fit
-from topshelf.training.folder import environment
 
 METHODS = {
     "MF, SL@20": ("mf", "slatk"),
@@ -103,17 +103,9 @@ def main() -> None:
         for label in list(METHODS)[:2] if options.searched else METHODS:
             rows.append(measure(data, label, seeds, options.quick, options.searched))
             print(line(rows[-1]), flush=True)
-    if options.json:
-        result = {
-            "command": "python benchmarks/published.py "
-            + ("--searched " if options.searched else "")
-            + f"--data {' '.join(options.data)}",
-            "date": datetime.now(UTC).date().isoformat(),
-            "seeds": list(seeds),
-            "environment": environment(assemble(data=options.data[0])),
-            "rows": rows,
-        }
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    searched = "--searched " if options.searched else ""
+    command = f"python benchmarks/published.py {searched}--data {' '.join(options.data)}"
+    record.write(options.json, command, seeds=list(seeds), rows=rows)
 
 
 if __name__ == "__main__":

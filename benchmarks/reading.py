@@ -6,15 +6,14 @@ python benchmarks/reading.py [--quick] [--rows 10000000] [--json FILE]
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import record
 
 from topshelf.data import read_interactions
 
@@ -57,10 +56,7 @@ def main() -> None:
     rows = 100_000 if options.quick else options.rows
     print("| format | ids | MB | seconds | read |\n|---|---|---|---|---|")
     results = measure(rows)
-    if options.json:
-        command = f"python benchmarks/reading.py --rows {rows}"
-        found = {"command": command, "date": datetime.now(UTC).date().isoformat(), "results": results}
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    record.write(options.json, f"python benchmarks/reading.py --rows {rows}", results=results)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ test part is never looked at.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import record
 
 from topshelf.config import assemble, merged, overrides
 from topshelf.training import fit
@@ -69,18 +69,14 @@ def main() -> None:
     generator = random.Random(0)
     drawn = [draw(generator, options.loss) for _ in range(trials - 1)]
     changes = [overrides(text.split()) for text in options.tries] if options.tries else [{}, *drawn]
-    rows: list[dict[str, Any]] = []
-    if options.json and options.json.exists():
-        rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
+    rows = record.held(options.json)
     for change in changes:
         valid = score(options.data, options.loss, merged(always, change), seeds)
         rows.append({"settings": merged(always, change) or "shipped", "seeds": list(seeds), "valid": valid})
         print(f"{valid:.4f} {rows[-1]['settings']}", flush=True)
-        if options.json:
-            rows.sort(key=lambda row: -row["valid"])
-            command = f"python benchmarks/search.py --data {options.data} --loss {options.loss}"
-            result = {"command": command, "date": datetime.now(UTC).date().isoformat(), "rows": rows}
-            options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        rows.sort(key=lambda row: -row["valid"])
+        command = f"python benchmarks/search.py --data {options.data} --loss {options.loss}"
+        record.write(options.json, command, rows=rows)
 
 
 if __name__ == "__main__":

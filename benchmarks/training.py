@@ -11,13 +11,12 @@ all alike. The share of the machine's matrix-product rate counts the three produ
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import record
 import torch
 import torch.nn.functional as F
 
@@ -145,10 +144,8 @@ def main() -> None:
             speedup = f"{found['speedup'][label]:,.0f}x" if label in found["speedup"] else ""
             share = f"{found['share_of_product_rate'][label]:.0%}" if label in found["share_of_product_rate"] else ""
             print(f"| {data} | {label} | {seconds:.3f} | {speedup} | {share} |", flush=True)
-    if options.json:
-        command = f"python benchmarks/training.py --data {' '.join(names)} --rounds {options.rounds}"
-        found = {"command": command, "date": datetime.now(UTC).date().isoformat(), "results": results}
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    command = f"python benchmarks/training.py --data {' '.join(names)} --rounds {options.rounds}"
+    record.write(options.json, command, results=results)
 
 
 if __name__ == "__main__":

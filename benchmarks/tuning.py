@@ -21,7 +21,6 @@ their own. The test part is never read. ``--quick``: 4 short trials on MovieLens
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import signal
@@ -34,16 +33,16 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import record
 import torch
 
 from topshelf.config import RunConfig, assemble, make_config, merged, read_config, to_toml
 from topshelf.training.build import resolve
-from topshelf.training.folder import environment
 from topshelf.tuning import tickets
 from topshelf.tuning.folder import StudyFolder
 from topshelf.tuning.parts import Parts, load_parts
@@ -299,18 +298,9 @@ def main() -> None:
     study = run_study(plan, out, command(plan, out, general=options.first == "general"))
     rows = compare(plan, out)
     print(table(rows), verdict(study, rows), f"study: {out}", sep="\n")
-    if options.json:
-        result = {
-            "command": shlex.join(["python", "benchmarks/tuning.py", *sys.argv[1:]]),
-            "date": datetime.now(UTC).date().isoformat(),
-            "environment": environment(assemble(data=plan.data)),
-            "data": plan.data,
-            "first": options.first,
-            "split": Parts.load(StudyFolder(out).parts).fingerprint,
-            "study": study,
-            "rows": rows,
-        }
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    called = shlex.join(["python", "benchmarks/tuning.py", *sys.argv[1:]])
+    facts = {"data": plan.data, "first": options.first, "split": Parts.load(StudyFolder(out).parts).fingerprint}
+    record.write(options.json, called, **facts, study=study, rows=rows)
     if study["lost"] or any(code for name, code in study["codes"].items() if name != "two"):
         sys.exit(f"trials were lost, or a process failed: {study['lost']}, {study['codes']}; logs in {out.parent}")
 

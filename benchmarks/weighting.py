@@ -11,19 +11,17 @@ softmax loss. Means over four validation splits; nothing is measured on test. ``
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import record
 import torch
 
 from topshelf.config import assemble, merged
 from topshelf.training import fit
-from topshelf.training.folder import environment
 
 K = 20
 SEEDS = (10, 11, 12, 13)
@@ -82,15 +80,7 @@ def main() -> None:
     asked = [(data, place, seeds, epochs) for data in options.data.split(",") for place in losses()]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         rows = list(pool.map(measure, *zip(*asked, strict=True)))
-    if options.json:
-        result = {
-            "command": "python benchmarks/weighting.py",
-            "date": datetime.now(UTC).date().isoformat(),
-            "environment": environment(assemble(data=DATA[0])),
-            "metric": f"validation ndcg@{K}",
-            "rows": rows,
-        }
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    record.write(options.json, "python benchmarks/weighting.py", metric=f"validation ndcg@{K}", rows=rows)
     print(table(rows))
 
 

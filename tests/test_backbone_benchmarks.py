@@ -23,7 +23,6 @@ QUERY, OWNER, ITEM = torch.tensor([2, 0]), torch.tensor([0, 1]), torch.tensor([3
 
 
 def module(patch, name):
-    patch.syspath_prepend(str(BENCHMARKS))
     spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     loaded = importlib.util.module_from_spec(spec)
     patch.setitem(sys.modules, name, loaded)  # dataclasses look there

@@ -225,8 +225,7 @@ def test_the_speed_page_has_the_committed_overheads_and_qualities():
     assert module(ROOT / "benchmarks" / "convergence.py").table(convergence["rows"]) in page
 
 
-def test_the_scaling_page_is_the_committed_result(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+def test_the_scaling_page_is_the_committed_result():
     result = json.loads((ROOT / "benchmarks" / "results" / "scaling.json").read_text())
     assert module(ROOT / "benchmarks" / "scaling.py").figures(result) in (ROOT / "docs" / "scaling.md").read_text()
 
@@ -295,8 +294,7 @@ def test_the_study_is_the_committed_result():
     assert f"came to {max(row['score'] or 0 for row in general['study']['trials']):.4f}" in page
 
 
-def test_the_cost_of_models_is_the_committed_result(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # it uses another of them
+def test_the_cost_of_models_is_the_committed_result():
     page = (ROOT / "docs" / "models" / "measured.md").read_text()
     result = json.loads((ROOT / "benchmarks" / "results" / "backbone_cost.json").read_text())
     assert module(ROOT / "benchmarks" / "backbone_cost.py").table(result["results"]) in page

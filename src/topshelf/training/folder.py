@@ -58,7 +58,7 @@ class RunFolder:
         except OSError as error:
             raise CheckpointError(f"cannot make the folder {folder.path}: {error}") from None
         folder._save_dataset(dataset)
-        checkpoint.write_text(folder.environment, json.dumps(environment(config), indent=2) + "\n")
+        checkpoint.write_text(folder.environment, json.dumps({**environment(), "seed": config.seed}, indent=2) + "\n")
         # Last, because its presence says that the folder can be resumed.
         checkpoint.write_text(folder.config, to_toml(config))
         return folder
@@ -129,7 +129,7 @@ class RunFolder:
             raise CheckpointError(f"{self.metrics} cannot be read: {error}") from None
 
 
-def environment(config: RunConfig) -> dict[str, Any]:
+def environment() -> dict[str, Any]:
     """What the numbers depend on besides the config. Another thread count can change the last bits of a sum."""
     packages = ("topshelf", "torch", "numpy", "scipy", "polars", "numba", "safetensors", "pydantic")
     return {
@@ -138,7 +138,6 @@ def environment(config: RunConfig) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "seed": config.seed,
         "command": sys.argv,
     }
 

@@ -1,0 +1,23 @@
+"""The file of a benchmark: what it found, the command that found it, when, and on what."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from topshelf.training.folder import environment
+
+
+def write(file: Path | None, command: str, **found: Any) -> None:
+    """Nothing without a file."""
+    if file is None:
+        return
+    result = {"command": command, "date": datetime.now(UTC).date().isoformat(), "environment": environment(), **found}
+    file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def held(file: Path | None, name: str = "rows") -> list[dict[str, Any]]:
+    """What an earlier call has left in a file."""
+    return list(json.loads(file.read_text(encoding="utf-8"))[name]) if file and file.exists() else []
