@@ -12,7 +12,7 @@ demo: $(VENV)/.demo
 	$(BIN)/topshelf demo --out runs/demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests benchmarks examples

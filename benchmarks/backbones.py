@@ -125,10 +125,10 @@ def of_grid(model: str, loss: str) -> Method:
     return Method(f"{NAMES[model]} {LOSS_NAMES[loss]}", model, loss, merged(first, own), ranges)
 
 
-def of_best(model: str, loss: str, rate: float, rates: tuple[float, ...], widths: tuple[int, ...]) -> Method:
+def of_best(model: str, loss: str, rate: float, rates: tuple[float, ...]) -> Method:
     first, ranges = LOSSES[loss]
-    first = merged(first, {"model": {"dim": widths[-1]}, "train": {"learning_rate": rate}})
-    ranges = {**ranges, "train.learning_rate": rates, "model.dim": widths}
+    first = merged(first, {"model": {"dim": 256}, "train": {"learning_rate": rate}})
+    ranges = {**ranges, "train.learning_rate": rates, "model.dim": WIDTHS}
     if model == "history":
         ranges["model.drop"] = (0.1, 0.2, 0.35)
     data = SMALL if loss == "softmax" else DATA  # which costs as much again
@@ -169,20 +169,23 @@ CLASSICS = (
     Method("EASE", "ease"),
     Method("SLIM", "slim"),
 )
-WIDTHS = (64, 128, 256)
+WIDTHS = (64, 128, 256, 512, 1024)
 OURS = (
-    of_best("mf", "softmax", 0.03, RATES, WIDTHS),
-    of_best("history", "softmax", 0.01, (0.003, 0.01, 0.03), WIDTHS),
-    of_best("mf", "slatk", 0.03, RATES, WIDTHS),
-    of_best("history", "slatk", 0.01, (0.003, 0.01, 0.03), WIDTHS),
+    of_best("mf", "softmax", 0.03, RATES),
+    of_best("history", "softmax", 0.01, (0.003, 0.01, 0.03)),
+    of_best("mf", "slatk", 0.03, RATES),
+    of_best("history", "slatk", 0.01, (0.003, 0.01, 0.03)),
 )
 BEST_EPOCHS = {HEALTH: 120, MOVIELENS: 120, ELECTRONIC: 60, FOOD: 60}
 BEST_PATIENCE = {HEALTH: 5, MOVIELENS: 5, ELECTRONIC: 3, FOOD: 3}
 BEST_SEEDS: dict[str, tuple[int, ...]] = {HEALTH: (0, 1, 2), MOVIELENS: (0, 1, 2), ELECTRONIC: (0,), FOOD: (0,)}
-# The paper's optima, where its search begins: with few trials that matters.
-XSIMGCL_ON_HEALTH: dict[str, dict[str, Any]] = {
-    "XSimGCL SL@20": {"loss": {"tau_weight": 1.5}},
-    "XSimGCL SL": {"train": {"learning_rate": 0.1}},
+# Where a search begins on one dataset: few trials make that matter. XSimGCL's are the paper's optima. That wide vectors
+# suit Food was seen by hand, on the validation splits of seeds 20 and 21.
+FIRST: dict[tuple[str, str], dict[str, Any]] = {
+    (HEALTH, "XSimGCL SL@20"): {"loss": {"tau_weight": 1.5}},
+    (HEALTH, "XSimGCL SL"): {"train": {"learning_rate": 0.1}},
+    (FOOD, "MF SL@20"): {"model": {"dim": 1024}},
+    (FOOD, "History SL@20"): {"model": {"dim": 512}},
 }
 # Fewer than the plan has where a trial takes minutes, more where it takes seconds.
 TRIALS: dict[tuple[str, str], int] = {
@@ -251,9 +254,8 @@ def config(task: Task, seed: int, more: dict[str, Any]) -> RunConfig:
     }
     if task.data == MOVIELENS and method.loss == "slatk":
         fixed["negatives"] = {"effective_n": 200}
-    elif task.data == HEALTH and method.label in XSIMGCL_ON_HEALTH:
-        fixed = merged(XSIMGCL_ON_HEALTH[method.label], fixed)
-    values = merged(merged(method.first, fixed), more)
+    first = merged(method.first, FIRST.get((task.data, method.label), {}))
+    values = merged(merged(first, fixed), more)
     return assemble(data=task.data, model=method.model, loss=method.loss, k=20, seed=seed, more=values)
 
 
