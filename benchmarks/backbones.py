@@ -8,7 +8,7 @@
 variants and all its weights), no search; which of them comes to the published figures.
 ``best``: the classics and our best, every one refitted on train + validation once its settings are chosen; on the small
 datasets also ours with the softmax loss.
-``blend``: weighted sums (``topshelf blend``) of the three models that validation put first in a file of ``best``
+``blend``: weighted sums (``topshelf blend``) of the four models that validation put first in a file of ``best``
 (``--rows``).
 Settings are searched by ``topshelf tune`` on the validation split of seed 10: the same number of trials for every
 method, but for ``TRIALS`` below; TPE, the first trial with the settings below. The test part is looked at once, after
@@ -40,7 +40,7 @@ from topshelf.tuning import tune
 METRIC = "ndcg@20"
 RESULTS = Path(__file__).parent / "results"
 TUNING_SEED = 10
-BLEND = "blend of the first three"
+BLEND, BLENDED = "blend of the first four", 4  # benchmarks/blend_size.py
 HEALTH, ELECTRONIC = "amazon2014-health", "amazon2014-electronic"
 MOVIELENS, FOOD = "movielens-100k", "food"
 SMALL = (HEALTH, MOVIELENS)
@@ -385,8 +385,8 @@ def _trials(plan: Plan, data: str, method: Method) -> int:
     return TRIALS.get((data, method.label), plan.trials[data])
 
 
-def first_three(file: Path, data: str) -> list[dict[str, Any]]:
-    """The rows of a dataset with the best validation scores, best first; of each model one, with its better loss."""
+def ranked(file: Path, data: str) -> list[dict[str, Any]]:
+    """The rows of a dataset by validation scores, best first; of each model one, with its better loss."""
     own = [row for row in record.held(file) if row["data"] == data and "valid" in row]
     wanted = {method.label for method in PLANS["best"].methods if data in method.data}
     missing = wanted - {"popularity"} - {row["method"] for row in own}
@@ -396,7 +396,7 @@ def first_three(file: Path, data: str) -> list[dict[str, Any]]:
     best: dict[str, dict[str, Any]] = {}
     for row in sorted(own, key=lambda row: -row["valid"]):
         best.setdefault(models[row["method"]], row)
-    return list(best.values())[:3]
+    return list(best.values())
 
 
 def main() -> None:
@@ -424,7 +424,7 @@ def main() -> None:
     ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         if options.plan == "blend":
-            waiting = [pool.submit(measure_blend, task, first_three(options.rows, task.data)) for task in tasks]
+            waiting = [pool.submit(measure_blend, task, ranked(options.rows, task.data)[:BLENDED]) for task in tasks]
         else:
             waiting = [pool.submit(measure, task) for task in tasks]
         for waited in as_completed(waiting):

@@ -12,11 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from topshelf.config import assemble, preset
-from topshelf.data import generate
+from topshelf.blending import WeightSearch
+from topshelf.config import assemble, make_config, preset
+from topshelf.data import Dataset, generate, make_split
+from topshelf.evaluation import evaluate
 from topshelf.models import EASE, MODELS, History
 from topshelf.ragged import Ragged
+from topshelf.training import fit
 from topshelf.training.build import resolve
+from topshelf.training.phases import Lists
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 QUERY, OWNER, ITEM = torch.tensor([2, 0]), torch.tensor([0, 1]), torch.tensor([3, 1])
@@ -261,15 +265,15 @@ def test_validation_decides_what_is_blended_and_an_unfinished_file_is_refused(ba
     rows, file = list(rows_of_best(backbones)), tmp_path / "best.json"
     file.write_text(json.dumps({"rows": rows}))
     best = sorted((row for row in rows if "valid" in row), key=lambda row: -row["valid"])
-    assert backbones.first_three(file, backbones.ELECTRONIC) == best[:3]
+    assert backbones.ranked(file, backbones.ELECTRONIC) == best
     twice = [{**row, "data": backbones.HEALTH} for row in rows]
     twice += [{**twice[0], "method": label, "valid": 1.0 + at} for at, label in enumerate(("MF SL", "History SL"))]
     file.write_text(json.dumps({"rows": twice}))
-    found = backbones.first_three(file, backbones.HEALTH)
+    found = backbones.ranked(file, backbones.HEALTH)[:3]
     assert [row["method"] for row in found] == ["History SL", "MF SL", best[0]["method"]]  # a model once
     file.write_text(json.dumps({"rows": [row for row in rows if row["method"] != "EASE"]}))
     with pytest.raises(SystemExit, match="every method of best on amazon2014-electronic; it lacks EASE"):
-        backbones.first_three(file, backbones.ELECTRONIC)
+        backbones.ranked(file, backbones.ELECTRONIC)
 
 
 def test_the_summary_takes_the_best_classic_by_test_and_the_trained_model_by_validation(backbones):
@@ -295,9 +299,9 @@ def test_every_method_makes_a_config_on_each_of_its_datasets(backbones, plan):
             assert config.train.refit == (plan == "best")
 
 
-def test_trials_that_differ_are_of_methods_that_there_are(backbones):
+def test_trials_and_beginnings_that_differ_are_of_methods_that_there_are(backbones):
     labels = {method.label for plan in backbones.PLANS.values() for method in plan.methods}
-    assert {label for _, label in backbones.TRIALS} <= labels
+    assert {label for _, label in (*backbones.TRIALS, *backbones.FIRST)} <= labels
 
 
 def test_the_table_of_weights_is_beside_the_softmax_loss(patch):
@@ -314,3 +318,32 @@ def test_the_table_of_weights_is_beside_the_softmax_loss(patch):
     lines = weighting.table(rows).splitlines()[2:]
     assert len(lines) == len(weighting.SIZES) + 1
     assert lines[0] == "| food | 0.2000 | N = 50 | +2.5% | +7.5% | +12.5% | +20.0% |"
+
+
+def test_one_half_of_the_users_chooses_what_is_blended_and_the_other_judges(patch):
+    blend_size = module(patch, "blend_size")
+    dataset = Dataset("generated", make_split(generate(120, 80, seed=0)))
+    runs = [fit(make_config({"model": {"name": name}, "k": 5}), dataset) for name in ("popularity", "ease", "rp3beta")]
+    search = WeightSearch(runs)
+    lists = Lists.of(dataset.split, "cpu")
+    each = [
+        evaluate(*run.model.encode(), lists.valid, train=lists.train, cutoffs=(5,), auc=False).per_user["ndcg@5"]
+        for run in runs
+    ]
+    chooses, judges = search.users[::2], search.users[1::2]
+    found = blend_size.by_size(search, chooses, judges)
+    assert [len(found[rule]) for rule in blend_size.RULES] == [3, 3]
+    best = max(range(3), key=lambda at: each[at][chooses].mean())
+    assert_close(found["chosen"][0], float(each[best][judges].mean()), rtol=0, atol=1e-6)
+    weights, _ = blend_size.some(search, [0, 1, 2], chooses).weights()
+    assert found["chosen"][2] == blend_size.some(search, [0, 1, 2], judges).valid_score(weights)
+    assert found["all 1"][2] == blend_size.some(search, [0, 1, 2], judges).valid_score([1.0] * 3)
+
+
+def test_the_table_of_blends_is_of_means_over_splits(patch):
+    blend_size = module(patch, "blend_size")
+    rows = [{"data": "food", "seed": seed, "chosen": [0.1, 0.2 + seed], "all 1": [0.1, 0.3]} for seed in (0, 1)]
+    assert blend_size.table(rows).splitlines()[2:] == [
+        "| food | chosen | 0.1000 | 0.7000 |",
+        "| food | all 1 | 0.1000 | 0.3000 |",
+    ]

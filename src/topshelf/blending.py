@@ -62,7 +62,7 @@ def blend(
     if weights is not None:
         weights = checked_weights("weights", weights, len(fitted))
     is_trained_again = first.config.train.refit and weights is None
-    found = _Search([_unrefitted(run, quiet) for run in fitted] if is_trained_again else fitted)
+    found = WeightSearch([_unrefitted(run, quiet) for run in fitted] if is_trained_again else fitted)
     valid_score: float | None = None
     if weights is None:
         weights, valid_score = found.weights()
@@ -78,7 +78,7 @@ def blend(
     return blended
 
 
-class _Search:
+class WeightSearch:
     """Scores of models on a validation part that they have not seen, a block of users at a time."""
 
     @torch.no_grad()
