@@ -30,6 +30,7 @@ from topshelf.config import merged
 from topshelf.training import fit
 
 SEEDS = (20, 21, 22, 23)
+MOST = 5
 RULES = ("chosen", "all 1")
 
 
@@ -54,12 +55,12 @@ def measure(data: str, seed: int, rows: list[dict[str, Any]], epochs: int) -> di
 
 
 def by_size(search: WeightSearch, chooses: Tensor, judges: Tensor) -> dict[str, list[float]]:
-    """NDCG@20 of the users who judge, by the number of models: the best one alone, then the best two, and so on."""
+    """NDCG@20 of the users who judge: of the best model alone, of the best two, and so on, up to ``MOST``."""
     n_parts = len(search.encoded)
     alone = [some(search, [part], chooses).valid_score([1.0]) for part in range(n_parts)]
     order = sorted(range(n_parts), key=lambda part: -alone[part])
     found: dict[str, list[float]] = {rule: [] for rule in RULES}
-    for size in range(1, n_parts + 1):
+    for size in range(1, min(MOST, n_parts) + 1):
         first = order[:size]
         weights = some(search, first, chooses).weights()[0] if size > 1 else [1.0]
         judge = some(search, first, judges)
@@ -79,8 +80,8 @@ def some(search: WeightSearch, parts: Sequence[int], users: Tensor) -> WeightSea
 
 def table(rows: list[dict[str, Any]]) -> str:
     """A line a dataset and rule: the mean over splits for each number of models."""
-    most = max(len(row[RULES[0]]) for row in rows)
-    lines = [f"| data | weights | {' | '.join(map(str, range(1, most + 1)))} |", "|---" * (most + 2) + "|"]
+    sizes = range(1, len(rows[0][RULES[0]]) + 1)
+    lines = [f"| data | weights | {' | '.join(map(str, sizes))} |", "|---" * (len(sizes) + 2) + "|"]
     for data in (name for name in DATA if any(row["data"] == name for row in rows)):
         for rule in RULES:
             splits = [row[rule] for row in rows if row["data"] == data]

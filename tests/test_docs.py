@@ -264,7 +264,7 @@ def test_the_measured_models_are_the_committed_results(plan):
     assert result["date"] in page
 
 
-@pytest.mark.parametrize("name", ["weighting", "backbone_ideas"])
+@pytest.mark.parametrize("name", ["weighting", "backbone_ideas", "blend_size"])
 def test_what_was_tried_for_models_is_the_committed_result(name):
     page = (ROOT / "docs" / "models" / "measured.md").read_text()
     result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
