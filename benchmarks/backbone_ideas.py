@@ -205,7 +205,7 @@ class Linear(History):
 
     def _summed(self, histories: Ragged) -> Tensor:
         # The step asks for gradients of both tables, though nothing is learned here.
-        return HistoryRows(histories, self.n_items)[torch.arange(len(histories))].requires_grad_()
+        return HistoryRows(histories, self.n_items)[torch.arange(len(histories))].to_dense().requires_grad_()
 
 
 def ease_weights(positives: Ragged, n_items: int, l2: float) -> Tensor:

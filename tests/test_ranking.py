@@ -15,6 +15,7 @@ from torch import Tensor
 
 from topshelf import kernels
 from topshelf.errors import ConfigError, DataError, TopshelfError
+from topshelf.models import HistoryRows
 from topshelf.ragged import Ragged, ragged_from_pairs
 from topshelf.ranking import count_above, ranked_rows, ranked_tiles, top_k
 
@@ -164,6 +165,23 @@ def test_queries_may_be_anything_that_gives_rows():
     assert torch.equal(found[1], expected[1])
     assert torch.equal(found[0], expected[0])
     assert giver.largest_request == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("share", [0.0, 0.1])
+@pytest.mark.parametrize("tile", [None, 7])
+def test_sparse_queries_are_ranked_and_counted_as_dense_ones(tile, share, dtype):
+    histories, exclude = random_lists(12, 30, share, seed=3), random_lists(12, 40, 0.2, seed=4)
+    targets = random_lists(12, 40, 0.2, seed=5)
+    items = integer_vectors(40, 30, seed=6).to(dtype)
+    rows = HistoryRows(histories, 30)
+    assert rows[torch.arange(3)].layout == torch.sparse_csr
+    dense = rows[torch.arange(12)].to_dense()
+    assert dense.sum() == histories.indices.numel()
+    for stored in (items, items.T.contiguous().T):
+        sparse = top_k(rows, stored, 5, exclude=exclude, tile=tile)
+        assert all(map(torch.equal, sparse, top_k(dense, items, 5, exclude=exclude, tile=tile)))
+        assert all(map(torch.equal, count_above(rows, stored, targets), count_above(dense, items, targets)))
 
 
 def test_long_query_vectors_count_as_workspace():

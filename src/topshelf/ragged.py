@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +46,14 @@ class Ragged:
         """The lists ``start`` to ``stop``, without copying their indices."""
         indptr = self.indptr[start : stop + 1]
         return Ragged(indptr - indptr[0], self.indices[int(indptr[0]) : int(indptr[-1])])
+
+    def matrix(self, values: Tensor, n_columns: int) -> Tensor:
+        """A sparse (CSR) matrix (Q, n_columns) with ``values (P,)`` at the indices of the lists."""
+        with warnings.catch_warnings():
+            # torch says so at the first of them in a process; products with dense tables are all that is asked of it.
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+            size = (len(self), n_columns)
+            return torch.sparse_csr_tensor(self.indptr, self.indices, values, size, check_invariants=False)
 
     def to(self, device: torch.device | str) -> Ragged:
         return Ragged(self.indptr.to(device), self.indices.to(device))

@@ -26,7 +26,7 @@ NO_ITEM = -1
 
 
 class Queries(Protocol):
-    """A tensor (U, d), or anything that hands out the vectors of some rows the way a tensor does."""
+    """A tensor (U, d), or anything that hands out the vectors of some rows as a tensor does, dense or CSR."""
 
     def __len__(self) -> int: ...
 
@@ -149,9 +149,9 @@ class _Board:
         n_rows, width = self.vectors.size(0), stop - start
         stride = -(-width // ROW_MULTIPLE) * ROW_MULTIPLE
         if self._buffer.numel() < n_rows * stride or self._buffer.dtype != self.vectors.dtype:
-            self._buffer = self.vectors.new_empty(n_rows * stride)
+            self._buffer = torch.empty(n_rows * stride, dtype=self.vectors.dtype, device=self.items.device)
         self.shown = self._buffer[: n_rows * stride].view(n_rows, stride)[:, :width]
-        torch.matmul(self.vectors, self.items[start:stop].to(self.vectors.dtype).T, out=self.shown)
+        torch.mm(self.vectors, self.items[start:stop].to(self.vectors.dtype).T, out=self.shown)
         if self.exclude is not None:
             _hide(self.shown, self.exclude, start)
         return self.shown
@@ -169,8 +169,8 @@ def _hide(tile: Tensor, lists: Ragged, first: int) -> None:
 def _best(board: _Board, k: int, width: int, rows: Tensor) -> tuple[Tensor, Tensor]:
     """The k best of the seated queries, by a running merge over item tiles in index order."""
     n_rows, n_items = board.vectors.size(0), board.items.size(0)
-    values = board.vectors.new_full((n_rows, k), -torch.inf)
-    indices = board.vectors.new_full((n_rows, k), NO_ITEM, dtype=torch.int64)
+    values = torch.full((n_rows, k), -torch.inf, dtype=board.vectors.dtype, device=board.items.device)
+    indices = torch.full((n_rows, k), NO_ITEM, device=board.items.device)
     for start in range(0, n_items, width):
         _keep_best(board.scores(start, min(start + width, n_items)), values, indices, start)
     is_bad = values[:, 0].isnan()  # NaN comes before every number

@@ -79,7 +79,7 @@ class Model(nn.Module):
 
 
 class HistoryRows:
-    """Queries whose vectors are their histories: row u has ones at u's items. Dense only where it is indexed."""
+    """Queries whose vectors are their histories: row u has ones at u's items. Rows are sparse (CSR) matrices."""
 
     def __init__(self, positives: Ragged, n_items: int) -> None:
         self.positives, self.n_items = positives, n_items
@@ -89,6 +89,4 @@ class HistoryRows:
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         chosen = self.positives.select(rows)
-        dense = torch.zeros(rows.numel(), self.n_items, device=rows.device)
-        dense[chosen.owner(), chosen.indices] = 1.0
-        return dense
+        return chosen.matrix(torch.ones(chosen.indices.shape, device=rows.device), self.n_items)

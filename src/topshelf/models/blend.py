@@ -92,7 +92,7 @@ class BlendRows:
         return len(self.parts[0][1])
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        return torch.cat([factor * queries[rows] for factor, queries in self.parts], 1)
+        return torch.cat([factor * queries[rows].to_dense() for factor, queries in self.parts], 1)
 
 
 def checked_weights(name: str, weights: Sequence[float], n_parts: int) -> list[float]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
@@ -23,11 +21,10 @@ class SparseMatrix:
     """
 
     def __init__(self, lists: Ragged, left: Tensor, right: Tensor, transposed: Ragged | None = None) -> None:
-        n_rows, n_columns = left.numel(), right.numel()
         if transposed is None:
-            transposed = transpose(lists, n_columns)
-        self.there = _csr(lists, left, right, (n_rows, n_columns))
-        self.back = _csr(transposed, right, left, (n_columns, n_rows))
+            transposed = transpose(lists, right.numel())
+        self.there = _csr(lists, left, right)
+        self.back = _csr(transposed, right, left)
 
     def __matmul__(self, table: Tensor) -> Tensor:
         product: Tensor = _Product.apply(table, self.there, self.back)
@@ -80,12 +77,8 @@ def transpose(lists: Ragged, n_columns: int) -> Ragged:
     return ragged_from_pairs(lists.indices, lists.owner(), n_columns)
 
 
-def _csr(lists: Ragged, left: Tensor, right: Tensor, size: tuple[int, int]) -> Tensor:
-    values = left[lists.owner()] * right[lists.indices]
-    with warnings.catch_warnings():
-        # torch says so at the first of them in a process; sums of products over rows are all that is asked of it here.
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
-        return torch.sparse_csr_tensor(lists.indptr, lists.indices, values, size, check_invariants=False)
+def _csr(lists: Ragged, left: Tensor, right: Tensor) -> Tensor:
+    return lists.matrix(left[lists.owner()] * right[lists.indices], right.numel())
 
 
 class _Product(Function):

@@ -62,8 +62,8 @@ class SparseItemItem(Model):
         histories = attached(self._positives, self)
         lists = Ragged(self.indptr, self.indices.long())
         table = torch.zeros(self.n_items, self.n_items, device=self.values.device)
-        table[lists.owner(), lists.indices] = self.values
-        return (histories if rows is None else histories[rows]), table
+        table[lists.indices, lists.owner()] = self.values  # transposed: histories are multiplied with rows of it
+        return (histories if rows is None else histories[rows].to_dense()), table.T
 
     def queries_of(self, histories: Ragged) -> HistoryRows:
         return HistoryRows(histories, self.n_items)

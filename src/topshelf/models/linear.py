@@ -64,7 +64,7 @@ class EASE(Model):
 
     def encode(self, rows: Tensor | None = None) -> tuple[Tensor | HistoryRows, Tensor]:
         histories = attached(self._positives, self)
-        return (histories if rows is None else histories[rows]), self.weights.T
+        return (histories if rows is None else histories[rows].to_dense()), self.weights.T
 
     def queries_of(self, histories: Ragged) -> HistoryRows:
         return HistoryRows(histories, self.n_items)
