@@ -412,6 +412,12 @@ def main() -> None:
     plan = PLANS[options.plan]
     data = options.data.split(",") if options.data else plan.data[-1:] if options.quick else plan.data
     labels = options.methods.split(";") if options.methods else [method.label for method in plan.methods]
+    known = {"--data": plan.data, "--methods": [method.label for method in plan.methods]}
+    for what, given in (("--data", data), ("--methods", labels)):
+        if unknown := [name for name in given if name not in known[what]]:
+            parser.error(f"{what} must be of: {'; '.join(known[what])}, got {'; '.join(unknown)}")
+    if options.quick and options.json and options.json.exists():
+        parser.error(f"--quick must have a new file, got --json {options.json}: its rows would be taken for whole ones")
     rows = record.held(options.json)
     done = {(row["data"], row["method"]) for row in rows}
     tasks = [
@@ -429,7 +435,8 @@ def main() -> None:
             waiting = [pool.submit(measure, task) for task in tasks]
         for waited in as_completed(waiting):
             rows.append(waited.result())
-            record.write(options.json, f"python benchmarks/backbones.py --plan {options.plan}", rows=rows)
+            command = f"python benchmarks/backbones.py --plan {options.plan}{' --quick' if options.quick else ''}"
+            record.write(options.json, command, rows=rows)
     print(table(rows, options.plan))
 
 

@@ -101,6 +101,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     data = [MOVIELENS] if options.quick else options.data.split(",")
+    if unknown := [name for name in data if name not in DATA]:
+        parser.error(f"--data must be of: {', '.join(DATA)}, got {', '.join(unknown)}")
+    if options.quick and options.json and options.json.exists():
+        parser.error(f"--quick must have a new file, got --json {options.json}: its rows would be taken for whole ones")
     rows = record.held(options.json)
     done = {(row["data"], row["seed"]) for row in rows}
     asked = [
@@ -112,7 +116,8 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         for row in pool.map(measure, *zip(*asked, strict=True)) if asked else ():
             rows.append(row)
-            record.write(options.json, "python benchmarks/blend_size.py", metric="validation ndcg@20", rows=rows)
+            command = f"python benchmarks/blend_size.py{' --quick' if options.quick else ''}"
+            record.write(options.json, command, metric="validation ndcg@20", rows=rows)
     print(table(rows))
 
 

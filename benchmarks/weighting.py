@@ -80,7 +80,8 @@ def main() -> None:
     asked = [(data, place, seeds, epochs) for data in options.data.split(",") for place in losses()]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         rows = list(pool.map(measure, *zip(*asked, strict=True)))
-    record.write(options.json, "python benchmarks/weighting.py", metric=f"validation ndcg@{K}", rows=rows)
+    command = f"python benchmarks/weighting.py{' --quick' if options.quick else ''}"
+    record.write(options.json, command, metric=f"validation ndcg@{K}", rows=rows)
     print(table(rows))
 
 

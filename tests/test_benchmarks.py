@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import record
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
@@ -55,6 +56,35 @@ def test_every_benchmark_answers_help_and_has_quick_and_json(file, answers):
     assert ending == "SystemExit(0)"
     assert "--quick" in said
     assert "--json" in said
+
+
+def test_what_a_file_holds_beside_the_rows_stays_in_it(tmp_path):
+    file = tmp_path / "found.json"
+    assert record.held(file) == record.held(None) == []
+    record.write(None, "nothing")
+    record.write(file, "first", rows=[{"a": 1}])
+    file.write_text(json.dumps({**json.loads(file.read_text()), "earlier": ["kept"]}))
+    record.write(file, "second", rows=[*record.held(file), {"a": 2}])
+    found = json.loads(file.read_text())
+    assert (found["command"], found["earlier"], found["rows"]) == ("second", ["kept"], [{"a": 1}, {"a": 2}])
+    assert found["environment"]["packages"]["torch"]
+
+
+@pytest.mark.parametrize("name", ["backbones", "blend_size"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("--data", "nope"), "--data must be of: "), (("--quick", "--json", "{file}"), "--quick must have a new file")],
+)
+def test_a_wrong_name_or_a_quick_call_for_a_whole_file_is_refused(
+    name, arguments, message, tmp_path, monkeypatch, capsys
+):
+    file = tmp_path / "whole.json"
+    file.write_text("{}")
+    monkeypatch.setattr(sys, "argv", [name, *(text.format(file=file) for text in arguments)])
+    with pytest.raises(SystemExit):
+        importlib.import_module(name).main()
+    assert message in capsys.readouterr().err
+    assert file.read_text() == "{}"
 
 
 def test_the_plain_reference_is_slatk(quality_time):

@@ -287,6 +287,12 @@ def test_help_has_an_example(command):
             "train --data {csv} --model xsimgcl --set model.dim=99999999999999999 --out {new}",
             "dim must leave room in memory for 2 + 2 vectors of that length, got 99999999999999999",
         ),
+        (
+            "train --data {csv} --model ials --set model.dim=100000000000 --out {new}",
+            "dim must leave room in memory for 2 + 2 vectors of that length, got 100000000000",
+        ),
+        ("train --data {csv} --model ease --set model.memory=8 --out {new}", "memory must be >= 1000, got 8"),
+        ("train --data {csv} --model slim --set model.memory=nan --out {new}", "memory must be >= 1000, got nan"),
         ("recommend {run}", "give --user ID (may be given again), --items IDS or --new FILE for somebody who is not"),
         ("recommend {run} --out {new}/lists.csv", "cannot be written"),
         ("recommend {run} --user user-1 --items 3", "give only one of --user ID, --items IDS and --new FILE"),

@@ -69,9 +69,7 @@ def test_some_rows_are_encoded_as_among_all():
 
 
 def test_a_catalogue_beyond_the_memory_is_refused_before_anything_is_made():
-    with pytest.raises(
-        ConfigError, match=r"EASE over 1000000 items needs 20000\.0 GB, and memory allows 8\.0 GB; .*mf"
-    ):
+    with pytest.raises(ConfigError, match=r"EASE over 1000000 items needs 20000 GB, and memory allows 8 GB; .*mf"):
         EASE(10, 1_000_000)
     with pytest.raises(ConfigError, match=r"raise model\.memory"):
         EASE(10, 100, memory=1e5)

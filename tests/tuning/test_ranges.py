@@ -123,7 +123,7 @@ def test_a_range_of_numbers_is_endless_and_no_grid():
         ("loss.tau=0.1:1:cubic", "a range of numbers is low:high or low:high:log, got '0.1:1:cubic'"),
         ("loss.tau=a:b", "a range of numbers is low:high or low:high:log"),
         ("loss.weight=0.1:1", "the setting is no number"),
-        ("model.dim=8.5:64", "the setting is a whole number, got '8.5:64'"),
+        ("model.dim=8.5:64", "the setting is a whole number, got 8.5:64"),
         ("model.dim=8,16.5", "model.dim: input should be a valid integer"),
         ("threshold.estimator=exact,rough", "threshold.estimator: input should be 'exact', 'sampled'"),
     ],
@@ -131,6 +131,20 @@ def test_a_range_of_numbers_is_endless_and_no_grid():
 def test_a_wrong_range_is_one_message(given, message):
     with pytest.raises(ConfigError, match=message):
         space(config(), parse([given]))
+
+
+def test_an_interval_of_a_whole_number_holds_whole_numbers():
+    assert space(config(), {"model.dim": Interval(8, 128.0)}).ranges["model.dim"] == Interval(8, 128, whole=True)
+    with pytest.raises(ConfigError, match=r"range model.dim=.*: the setting is a whole number, got 8.5:128"):
+        space(config(), {"model.dim": Interval(8.5, 128)})
+
+
+@pytest.mark.parametrize("given", [0.1, (value for value in (0.1, 0.2))])
+def test_a_range_that_is_no_list_is_refused(given):
+    with pytest.raises(
+        ConfigError, match=r"range loss.tau=.*: a range must be a list of values, an Interval or a text"
+    ):
+        space(config(), {"loss.tau": given})
 
 
 def test_a_setting_that_is_a_list_is_not_searched():

@@ -15,7 +15,7 @@ from topshelf.config import make_config, read_config
 from topshelf.data import generate
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
 from topshelf.evaluation import ndcg
-from topshelf.models import IALS
+from topshelf.models import IALS, MODELS
 from topshelf.training import StoppedEarly, fit
 from topshelf.training.build import resolve
 from topshelf.tuning import resume, storage, tickets, tune
@@ -93,6 +93,16 @@ def test_a_grid_tries_every_point_once(config, dataset, only_tau):
 def test_a_budget_for_every_point_is_spent_on_every_point(config, dataset, only_tau):
     found = tune(config, dataset, trials=5, ranges=only_tau)
     assert sorted(row.settings["loss.tau"] for row in found.rows) == [0.01, 0.05, 0.1, 0.2, 0.5]
+
+
+@pytest.mark.parametrize("timeout", [None, 1e-9])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_budget_that_is_raised_to_every_point_is_spent_on_every_point(dataset, tmp_path, seed, timeout):
+    config = make_config({"k": 5, "seed": seed, "model": {"name": "ease"}})
+    tune(config, dataset, trials=13, out=tmp_path / "study", timeout=timeout)
+    found = resume(tmp_path / "study", trials=30)
+    points = [row.settings["model.l2"] for row in found.rows if row.state == "complete"]
+    assert len(points) == len(set(points)) == len(MODELS["ease"].ranges["model.l2"]) == 14
 
 
 def test_a_closed_form_model_is_tuned_without_epochs(dataset):
@@ -469,6 +479,21 @@ def test_a_folder_may_have_a_strange_name(config, dataset, tmp_path):
     assert len(tune(config, dataset, trials=1, out=out).rows) == 1
     assert (out / "study.db").exists()
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_study_does_not_move_to_another_storage(config, dataset, tmp_path, own):
+    first, other = (f"sqlite:///{tmp_path / name}" for name in ("first.db", "other.db"))
+    out = tmp_path / "study"
+    tune(config, dataset, trials=2, out=out, storage=None if own else first)
+    kept = (out / "trials.json").read_text()
+    for again in (lambda: tune(config, dataset, trials=1, out=out, storage=other), lambda: resume(out, storage=other)):
+        with pytest.raises(
+            ConfigError, match=r"--storage must be where the study in .* is kept, .*got .*other\.db; leave"
+        ):
+            again()
+    assert (out / "trials.json").read_text() == kept
+    assert len(resume(out, trials=3, storage=f"sqlite:///{out / 'study.db'}" if own else first).rows) == 3
 
 
 def test_the_study_can_be_kept_in_another_database(config, dataset, tmp_path):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from topshelf.errors import TrainingError, at_least, positive
 from topshelf.models.base import Model, Ranges
+from topshelf.models.tables import empty_tables
 from topshelf.ragged import Ragged, ragged_from_pairs
 
 _BLOCK = 1 << 26  # bytes of gathered vectors and systems at once; a list that takes more is alone
@@ -59,12 +60,13 @@ class IALS(Model):
         iterations: int = 16,
     ) -> None:
         super().__init__(n_queries, n_items)
-        self.dim = at_least("dim", dim, 1)
         self.alpha, self.l2 = positive("alpha", alpha), positive("l2", l2)
         self.scaling = at_least("scaling", scaling, 0.0)
         self.iterations = at_least("iterations", iterations, 1)
-        self.register_buffer("query_vectors", torch.zeros(n_queries, dim))
-        self.register_buffer("item_vectors", torch.zeros(n_items, dim))
+        self.dim = dim
+        queries, items = empty_tables(n_queries, n_items, dim)
+        self.register_buffer("query_vectors", queries.zero_())
+        self.register_buffer("item_vectors", items.zero_())
         self._seed = int(torch.randint(2**62, ()))  # the run's seed decides it; a second fit begins as the first did
 
     @torch.no_grad()

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from topshelf import kernels
-from topshelf.errors import ConfigError, TopshelfError
+from topshelf.errors import ConfigError, TopshelfError, at_least
 from topshelf.models.base import HistoryRows, Model
 from topshelf.ragged import Ragged
 
 BLOCK = 1 << 26  # bytes of weights that are dense at once while a model is fitted
+LEAST_MEMORY = 1000  # bytes: who allows less has given gigabytes
 _TABLE_CELL = 4  # bytes: the weights are scored as a dense float32 table
 
 
@@ -85,10 +86,10 @@ def attached(positives: Ragged | None, model: Model) -> HistoryRows:
 
 def check_memory(what: str, n_items: int, needed: float, memory: float) -> None:
     """Refuse what does not fit, before anything is made."""
-    if not needed <= memory:
+    if needed > at_least("memory", memory, LEAST_MEMORY):
         raise ConfigError(
-            f"{what} over {n_items} items needs {needed / 1e9:.1f} GB, and memory allows {memory / 1e9:.1f} GB; "
-            "raise model.memory if the machine has it, drop rare items (data.core), or use --model mf"
+            f"{what} over {n_items} items needs {needed / 1e9:.6g} GB, and memory allows {memory / 1e9:.6g} GB; raise "
+            "model.memory if the machine has it, drop rare items (data.core), or use --model mf"
         )
 
 

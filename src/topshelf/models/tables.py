@@ -16,18 +16,24 @@ Init = Literal["xavier", "normal"]
 
 def new_tables(n_queries: int, n_items: int, dim: int, init: Init = "xavier") -> tuple[nn.Parameter, nn.Parameter]:
     """Vectors to learn, (n_queries, dim) and (n_items, dim): "xavier" (uniform), or "normal", N(0, 1)."""
-    at_least("dim", dim, 1)
     one_of("init", init, ("xavier", "normal"))
+    queries, items = empty_tables(n_queries, n_items, dim)
+    tables = nn.Parameter(queries), nn.Parameter(items)
+    for table in tables:
+        nn.init.normal_(table) if init == "normal" else nn.init.xavier_uniform_(table)
+    return tables
+
+
+def empty_tables(n_queries: int, n_items: int, dim: int) -> tuple[Tensor, Tensor]:
+    """Room for vectors, (n_queries, dim) and (n_items, dim), or a word on why there is none."""
+    at_least("dim", dim, 1)
     try:
-        tables = nn.Parameter(torch.empty(n_queries, dim)), nn.Parameter(torch.empty(n_items, dim))
+        return torch.empty(n_queries, dim), torch.empty(n_items, dim)
     except (RuntimeError, TypeError) as error:  # torch has no narrower one for memory, or for a size beyond int64
         raise ConfigError(
             f"dim must leave room in memory for {n_queries:,} + {n_items:,} vectors of that length, got {dim}: "
             f"{str(error).splitlines()[0]}"
         ) from None
-    for table in tables:
-        nn.init.normal_(table) if init == "normal" else nn.init.xavier_uniform_(table)
-    return tables
 
 
 def checked_score(score: Score) -> Score:

@@ -199,18 +199,23 @@ def _checked(config: RunConfig, name: str, wanted: Any, default: Any) -> Range:
         found.including(default)
         return found
     except ConfigError as error:
-        shown = wanted if isinstance(wanted, str | Interval) else ",".join(map(str, getattr(wanted, "values", wanted)))
+        values = wanted.values if isinstance(wanted, Choice) else wanted
+        shown = ",".join(map(str, values)) if isinstance(values, Sequence) and not isinstance(values, str) else values
         raise ConfigError(f"range {name}={shown}: {error}") from None
 
 
 def _range(wanted: Any, default: Any) -> Range:
-    if isinstance(wanted, Choice | Interval):
+    if isinstance(wanted, Interval):
+        return _whole(wanted) if isinstance(default, int) and not isinstance(default, bool) else wanted
+    if isinstance(wanted, Choice):
         return wanted
     if isinstance(wanted, str):
         if ":" in wanted:
             return _interval(wanted, default)
         wanted = [overrides([f"value={part}"])["value"] for part in wanted.split(",") if part.strip()]
-    if not len(wanted):
+    if not isinstance(wanted, Sequence):
+        raise ConfigError(f"a range must be a list of values, an Interval or a text, got {type(wanted).__name__}")
+    if not wanted:
         raise ConfigError(f"it is empty; give {HOW}")
     return Choice(tuple(wanted))
 
@@ -226,11 +231,13 @@ def _interval(wanted: str, default: Any) -> Interval:
     if default is not None and not _is_number(default):
         raise ConfigError(f"the setting is no number (it is {default!r}); give {HOW.partition(' or ')[0]}")
     whole = isinstance(default, int) or (default is None and all(end.strip().isdigit() for end in ends))
-    if whole:
-        if not (low.is_integer() and high.is_integer()):
-            raise ConfigError(f"the setting is a whole number, got {wanted!r}")
-        low, high = int(low), int(high)
-    return Interval(low, high, log, whole)
+    return _whole(Interval(low, high, log)) if whole else Interval(low, high, log)
+
+
+def _whole(wanted: Interval) -> Interval:
+    if not (float(wanted.low).is_integer() and float(wanted.high).is_integer()):
+        raise ConfigError(f"the setting is a whole number, got {text(wanted.low)}:{text(wanted.high)}")
+    return Interval(int(wanted.low), int(wanted.high), wanted.log, whole=True)
 
 
 def _is_number(value: Any) -> bool:

@@ -121,11 +121,17 @@ def _check_found(outcome: Tuned) -> None:
 
 def _url(folder: StudyFolder | None, given: str | None) -> str | None:
     """The storage to use: the one given, the one the study began with, its folder's database, or memory."""
+    known = folder.storage() if folder is not None and folder.exists else None
     if given is not None:
-        return check_url(given)
+        url = check_url(given)
+        if folder is not None and folder.exists and shown(url) != (known or folder_url(folder.database)):
+            raise ConfigError(
+                f"--storage must be where the study in {folder.path} is kept, {known or folder.database}, got "
+                f"{shown(url)}; leave it out, or begin another study with another --out"
+            )
+        return url
     if folder is None:
         return None
-    known = folder.storage() if folder.exists else None
     if known is None:
         return folder_url(folder.database)
     if has_password(known):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,12 +74,12 @@ class NumberedTPE(BaseSampler):
 
     What it suggests depends on those two and on the trials in the storage, so a resumed study needs no sampler from
     disk, and processes that share a study do not draw the same. It learns from the trials of all of Hyperband's
-    brackets, where Optuna would show it one bracket: thirty trials are too few to be divided. Points that were tried
-    are drawn again.
+    brackets, where Optuna would show it one bracket: thirty trials are too few to be divided. A point that was tried is
+    drawn again; where only such come, the next of the grid's that was not takes its place, if there is one.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
-        self._space, self._seed = distributions(space), seed
+        self._points, self._space, self._seed = space, distributions(space), seed
         self.study: Study | None = None
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
@@ -99,8 +100,11 @@ class NumberedTPE(BaseSampler):
             tpe = TPESampler(seed=seed, n_startup_trials=_STARTUP)
             point = tpe.sample_relative(whole, trial, search_space) or _at_random(whole, trial, search_space, seed)
             if point not in tried:
-                break
-        return point
+                return point
+        if math.isinf(self._points.size):
+            return point
+        every = (parameters(self._points, settings) for settings in self._points.grid(self._seed))
+        return next((other for other in every if other not in tried), point)
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
