@@ -470,18 +470,18 @@ def main() -> None:
     torch.set_num_threads(1)  # as in the processes, for what is said of the environment
     data, labels = options.data.split(","), list(ideas(SMALL[0]))
     chosen = options.ideas.split(";") if options.ideas else labels
-    for what, given, known in (("--data", data, list(BASE)), ("--ideas", chosen, labels)):
-        if unknown := [name for name in given if name not in known]:
-            parser.error(f"{what} must be of: {'; '.join(known)}, got {'; '.join(unknown)}")
+    record.check_names(parser, "--data", data, list(BASE))
+    record.check_names(parser, "--ideas", chosen, labels)
     seeds, epochs = tuple(int(seed) for seed in options.seeds.split(",")), None
     if options.quick:
         data, seeds, epochs = ["movielens-100k"], seeds[:1], 2
+    command = f"python benchmarks/backbone_ideas.py --data {','.join(data)} --seeds {options.seeds}"
+    command += f" --ideas '{options.ideas}'" if options.ideas else ""
     rows = record.held(options.json)
     todo = [task for name in data for task in tasks(Task(name, tuple(chosen), seeds, epochs), rows)]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         for waited in as_completed([pool.submit(measure, task) for task in todo]):
             rows = joined(rows, waited.result())
-            command = f"python benchmarks/backbone_ideas.py --data {','.join(data)} --seeds {options.seeds}"
             record.write(options.json, command, metric=f"validation ndcg@{K}", rows=rows)
     print(table(rows))
 

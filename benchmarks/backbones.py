@@ -410,14 +410,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     plan = PLANS[options.plan]
+    known = [method.label for method in plan.methods]
     data = options.data.split(",") if options.data else plan.data[-1:] if options.quick else plan.data
-    labels = options.methods.split(";") if options.methods else [method.label for method in plan.methods]
-    known = {"--data": plan.data, "--methods": [method.label for method in plan.methods]}
-    for what, given in (("--data", data), ("--methods", labels)):
-        if unknown := [name for name in given if name not in known[what]]:
-            parser.error(f"{what} must be of: {'; '.join(known[what])}, got {'; '.join(unknown)}")
-    if options.quick and options.json and options.json.exists():
-        parser.error(f"--quick must have a new file, got --json {options.json}: its rows would be taken for whole ones")
+    labels = options.methods.split(";") if options.methods else known
+    record.check_names(parser, "--data", data, plan.data)
+    record.check_names(parser, "--methods", labels, known)
+    record.check_quick(parser, options)
     rows = record.held(options.json)
     done = {(row["data"], row["method"]) for row in rows}
     tasks = [

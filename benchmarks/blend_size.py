@@ -101,10 +101,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     data = [MOVIELENS] if options.quick else options.data.split(",")
-    if unknown := [name for name in data if name not in DATA]:
-        parser.error(f"--data must be of: {', '.join(DATA)}, got {', '.join(unknown)}")
-    if options.quick and options.json and options.json.exists():
-        parser.error(f"--quick must have a new file, got --json {options.json}: its rows would be taken for whole ones")
+    record.check_names(parser, "--data", data, DATA)
+    record.check_quick(parser, options)
     rows = record.held(options.json)
     done = {(row["data"], row["seed"]) for row in rows}
     asked = [

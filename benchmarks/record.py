@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,18 @@ def write(file: Path | None, command: str, **found: Any) -> None:
     older = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     result = {"command": command, "date": datetime.now(UTC).date().isoformat(), "environment": environment(), **found}
     write_text(file, json.dumps(older | result, indent=1) + "\n")
+
+
+def check_names(parser: ArgumentParser, option: str, given: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse what would be left out in silence."""
+    if unknown := [name for name in given if name not in known]:
+        parser.error(f"{option} must be of: {'; '.join(known)}, got {'; '.join(unknown)}")
+
+
+def check_quick(parser: ArgumentParser, options: Namespace) -> None:
+    """Refuse a quick call whose rows would be taken for whole ones."""
+    if options.quick and options.json and options.json.exists():
+        parser.error(f"--quick must have a new file, got --json {options.json}")
 
 
 def held(file: Path | None, name: str = "rows") -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 
 from topshelf.config import assemble, make_config
@@ -139,12 +140,15 @@ def test_an_interval_of_a_whole_number_holds_whole_numbers():
         space(config(), {"model.dim": Interval(8.5, 128)})
 
 
-@pytest.mark.parametrize("given", [0.1, (value for value in (0.1, 0.2))])
-def test_a_range_that_is_no_list_is_refused(given):
+def test_values_may_come_as_anything_that_gives_them_but_not_as_one_number():
+    for given in ([0.1, 0.2, 0.5], np.array([0.1, 0.2, 0.5]), (value for value in (0.1, 0.2, 0.5))):
+        found = space(config(), {"loss.tau": given}).ranges["loss.tau"]
+        assert found == Choice((0.1, 0.2, 0.5))
+        assert {type(value) for value in found.values} == {float}
     with pytest.raises(
-        ConfigError, match=r"range loss.tau=.*: a range must be a list of values, an Interval or a text"
+        ConfigError, match=r"range loss.tau=0.1: a range must be a list of values, an Interval or a text"
     ):
-        space(config(), {"loss.tau": given})
+        space(config(), {"loss.tau": 0.1})
 
 
 def test_a_setting_that_is_a_list_is_not_searched():

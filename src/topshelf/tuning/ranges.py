@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,6 +188,8 @@ def text(value: Any) -> str:
 
 def _checked(config: RunConfig, name: str, wanted: Any, default: Any) -> Range:
     """A range that somebody gave, every value of it (every end, of an interval) tried on the config."""
+    if isinstance(wanted, Iterable) and not isinstance(wanted, str):
+        wanted = list(wanted)
     try:
         found = _range(wanted, default)
         ends = found.values if isinstance(found, Choice) else (found.low, found.high)
@@ -200,7 +202,7 @@ def _checked(config: RunConfig, name: str, wanted: Any, default: Any) -> Range:
         return found
     except ConfigError as error:
         values = wanted.values if isinstance(wanted, Choice) else wanted
-        shown = ",".join(map(str, values)) if isinstance(values, Sequence) and not isinstance(values, str) else values
+        shown = ",".join(map(str, values)) if isinstance(values, list | tuple) else values
         raise ConfigError(f"range {name}={shown}: {error}") from None
 
 
@@ -213,7 +215,7 @@ def _range(wanted: Any, default: Any) -> Range:
         if ":" in wanted:
             return _interval(wanted, default)
         wanted = [overrides([f"value={part}"])["value"] for part in wanted.split(",") if part.strip()]
-    if not isinstance(wanted, Sequence):
+    if not isinstance(wanted, list):
         raise ConfigError(f"a range must be a list of values, an Interval or a text, got {type(wanted).__name__}")
     if not wanted:
         raise ConfigError(f"it is empty; give {HOW}")
