@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import tensor
 
+from topshelf.errors import DataError
 from topshelf.ragged import Ragged, merge, ragged_from_pairs
 
 LISTS = st.lists(st.lists(st.integers(0, 20), unique=True, max_size=6).map(sorted), min_size=1, max_size=6)
@@ -67,3 +69,52 @@ def test_lists_of_no_query_at_all_are_allowed():
     empty = ragged_from_pairs(none, none, 0)
     assert len(empty) == 0
     assert lists_of(merge(empty, empty)) == lists_of(empty.select(none)) == lists_of(empty.to("cpu")) == []
+
+
+@modest
+@given(lists=LISTS)
+def test_lists_in_order_pass_the_check_and_come_back_as_they_are(lists):
+    found = ragged(lists)
+    assert found.check(21, "seen", n_lists=len(lists), unique=True) is found
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices", "message"),
+    [
+        ([0, 1, 3], [2, 0, 5], r"seen names item 5 in list 1, but there are 5 items \(0 to 4\)"),
+        ([0, 0, 2], [-1, 4], "seen names item -1 in list 1"),
+        ([0, 2, 2, 3], [0, 4, 9], "seen names item 9 in list 2"),
+        ([1, 2, 3], [0, 1, 2], r"seen.indptr must ascend from 0 to the number of indices \(3\), got 1 to 3"),
+        ([0, 1, 2], [0, 1, 2], r"seen.indptr must ascend from 0 to the number of indices \(3\), got 0 to 2"),
+        ([0, 1, 4], [0, 1, 2], "got 0 to 4"),
+        ([0, 4, 1, 3], [0, 1, 2], "got 0 to 3, with a step down after list 1"),
+        ([0, -2, 3], [0, 1, 2], "with a step down after list 0"),
+        ([], [], "seen.indptr must be a one-dimensional int64 tensor with at least 1 number, got"),
+    ],
+)
+def test_lists_that_compiled_code_could_not_trust_are_refused(indptr, indices, message):
+    lists = Ragged(torch.tensor(indptr, dtype=torch.int64), torch.tensor(indices, dtype=torch.int64))
+    with pytest.raises(DataError, match=message):
+        lists.check(5, "seen")
+
+
+def test_lists_of_another_type_or_number_are_refused():
+    whole, narrow = tensor([0, 1]), tensor([0], dtype=torch.int32)
+    with pytest.raises(DataError, match=r"seen.indices must be .* int64 tensor, got \(1,\) of torch.int32"):
+        Ragged(whole, narrow).check(3, "seen")
+    with pytest.raises(DataError, match=r"seen.indptr must be .* got list"):
+        Ragged([0, 1], tensor([0])).check(3, "seen")
+    with pytest.raises(DataError, match=r"seen.indptr must be .* got \(1, 2\)"):
+        Ragged(tensor([[0, 1]]), tensor([0])).check(3, "seen")
+    with pytest.raises(DataError, match=r"seen must have one list per query \(2\), got 1 lists"):
+        Ragged(whole, tensor([0])).check(3, "seen", n_lists=2)
+    with pytest.raises(DataError, match="but there are no items"):
+        Ragged(whole, tensor([0])).check(0, "seen")
+
+
+@pytest.mark.parametrize(("indices", "item"), [([1, 1, 0], 1), ([2, 1, 0], 1)])
+def test_repeats_within_a_list_are_refused_when_asked(indices, item):
+    lists = Ragged(tensor([0, 2, 2, 3]), tensor(indices))
+    assert lists.check(3, "seen") is lists
+    with pytest.raises(DataError, match=f"seen names item {item} in list 0, but the items of a list must ascend"):
+        lists.check(3, "seen", unique=True)

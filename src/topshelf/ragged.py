@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from topshelf.errors import DataError
+
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
@@ -55,8 +57,48 @@ class Ragged:
             size = (len(self), n_columns)
             return torch.sparse_csr_tensor(self.indptr, self.indices, values, size, check_invariants=False)
 
+    def check(self, n_items: int, name: str, *, n_lists: int | None = None, unique: bool = False) -> Ragged:
+        """These lists, or a DataError that says what is wrong with ``name``: compiled code trusts every number in them.
+
+        For where lists enter the process. ``n_lists`` is how many there must be, ``unique`` asks for ascending
+        indices without repeats in each list.
+        """
+        _check_tensor(f"{name}.indptr", self.indptr, at_least=1)
+        _check_tensor(f"{name}.indices", self.indices, at_least=0)
+        if n_lists is not None and len(self) != n_lists:
+            raise DataError(f"{name} must have one list per query ({n_lists}), got {len(self)} lists")
+        first, last, total, falls = int(self.indptr[0]), int(self.indptr[-1]), self.indices.numel(), self.counts < 0
+        if first != 0 or last != total or bool(falls.any()):
+            where = f", with a step down after list {int(falls.int().argmax())}" if bool(falls.any()) else ""
+            raise DataError(
+                f"{name}.indptr must ascend from 0 to the number of indices ({total}), got {first} to {last}{where}"
+            )
+        outside = f"but there are {n_items} items (0 to {n_items - 1})" if n_items else "but there are no items"
+        _refuse_first(self, (self.indices < 0) | (self.indices >= n_items), name, outside)
+        if unique and total > 1:
+            repeats = torch.zeros(total, dtype=torch.bool, device=self.indices.device)
+            repeats[1:] = self.indices[1:] <= self.indices[:-1]
+            repeats[self.indptr[:-1][self.counts > 0]] = False  # the first of a list follows nothing
+            _refuse_first(self, repeats, name, "but the items of a list must ascend without repeats")
+        return self
+
     def to(self, device: torch.device | str) -> Ragged:
         return Ragged(self.indptr.to(device), self.indices.to(device))
+
+
+def _check_tensor(name: str, value: Tensor, at_least: int) -> None:
+    got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+    if not isinstance(value, Tensor) or value.dtype != torch.int64 or value.dim() != 1 or value.numel() < at_least:
+        least = f" with at least {at_least} number" if at_least else ""
+        raise DataError(f"{name} must be a one-dimensional int64 tensor{least}, got {got}")
+
+
+def _refuse_first(lists: Ragged, wrong: Tensor, name: str, rule: str) -> None:
+    if bool(wrong.any()):
+        place = int(wrong.int().argmax())
+        # indptr may repeat: the list that holds a place is the last one that starts at or before it.
+        row = int(torch.searchsorted(lists.indptr, place, right=True)) - 1
+        raise DataError(f"{name} names item {int(lists.indices[place])} in list {row}, {rule}")
 
 
 def merge(first: Ragged, second: Ragged) -> Ragged:
