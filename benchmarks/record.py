@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from topshelf.training.checkpoint import write_text
+from topshelf.files import write_text
 from topshelf.training.folder import environment
 
 

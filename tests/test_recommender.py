@@ -211,7 +211,7 @@ def test_a_new_user_who_has_nothing_gets_the_most_popular_items(ease):
 @pytest.mark.parametrize(
     ("histories", "message"),
     [
-        ([["i3", "i999"], ["x"]], "2 of 3 ids are unknown, such as 'i999', 'x'"),
+        ([["i999"], ["x"]], "none of the 2 items is in the run's data, got 'i999', 'x'"),
         (["i3", "i7"], "the history of user 0 must be a list of item ids, got 'i3'"),
         ({"anna": 3}, "the history of user 'anna' must be a list of item ids, got 3"),
         ("i3", "histories must map each user to a list of item ids.*got str"),

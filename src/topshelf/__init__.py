@@ -5,8 +5,6 @@ The names below are loaded when they are first used, so that importing one loss 
 
 from __future__ import annotations
 
-import os
-import sys
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +18,6 @@ if TYPE_CHECKING:
     from topshelf.models import EASE, MF, LightGCN, Popularity, XSimGCL
     from topshelf.recommender import Recommender
     from topshelf.training import fit, load, resume
-
-if "torch" not in sys.modules:
-    # Threads that wait by spinning starve each other when the cores are shared. Torch reads this when it is imported;
-    # what is set already stays.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = metadata.version("topshelf")
 

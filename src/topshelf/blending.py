@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -192,7 +191,7 @@ def _opened(runs: Sequence[Fitted | str | Path]) -> list[Fitted]:
                 "its .fitted"
             )
         if not RunFolder.open(given).metrics.exists():
-            raise CheckpointError(f"{given} is not finished; go on with it: topshelf train --resume {given}")
+            raise CheckpointError(f"{given} is not finished; finish it: topshelf train --resume {given}")
         named.append((str(given), load(given)))
     for some in named:
         _check_alone(*some)
@@ -226,9 +225,10 @@ def _differences(a: Split, b: Split) -> Iterator[str]:
     for ids in ("users", "items"):
         if not getattr(a, ids).values.equals(getattr(b, ids).values):
             yield ids
-    for part in ("train", "valid", "test"):
-        lists = [getattr(split, part) for split in (a, b)]
-        if not all(np.array_equal(*(getattr(some, name) for some in lists)) for name in ("indptr", "indices")):
+    lists = [Lists.of(split, "cpu") for split in (a, b)]
+    for part in vars(lists[0]):
+        one, other = (getattr(some, part) for some in lists)
+        if not (torch.equal(one.indptr, other.indptr) and torch.equal(one.indices, other.indices)):
             yield f"{part} interactions"
 
 

@@ -56,8 +56,8 @@ class DataSettings(Settings):
     """Drop users and items with fewer interactions, until none is left."""
     split: Literal["auto", "ratio", "last", "time"] = "auto"
     """auto: time where there are timestamps, else ratio."""
-    test_fraction: float = Field(0.2, gt=0, lt=1)
-    """Share of interactions held out for the test."""
+    test_fraction: float = Field(0.2, ge=0, lt=1)
+    """Share of interactions held out for the test; 0: no test part."""
     valid_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of train held out for validation."""
     last_n: int = Field(1, ge=1)
@@ -106,7 +106,7 @@ class TrainSettings(Settings):
     patience: int = Field(10, ge=0)
     """Stop after this many validations without a better NDCG@K; 0: never."""
     refit: bool | Literal["all"] = False
-    """Train again for the chosen epochs: true, on train + validation; all, on the test part too, once measured."""
+    """Train again for the chosen epochs: true, on train + validation; all, on every interaction, once measured."""
     checkpoint_seconds: float = Field(30.0, ge=0)
     """Least seconds between two checkpoints; 0: every epoch."""
     device: str = "cpu"
@@ -194,6 +194,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"config file {path} does not exist") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"config file {path} cannot be read: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"config file {path} cannot be read: its values are nested too deeply") from None
 
 
 def preset(data: str, model: str, loss: str) -> dict[str, Any]:

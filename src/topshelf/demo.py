@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from topshelf.catalogue import top_k
@@ -18,11 +16,12 @@ from topshelf.data.download import cache_folder
 from topshelf.data.movielens import fetch_movielens_from_registry
 from topshelf.errors import ConfigError, DataError
 from topshelf.evaluation import Evaluation, compare
+from topshelf.files import write_text
 from topshelf.ragged import merge
 from topshelf.report import Page
 from topshelf.statistics import PairedResult
+from topshelf.terminal import cell, console, say
 from topshelf.training import Fitted, fit
-from topshelf.training.checkpoint import write_text
 
 K = 20
 MARK = "made-by-topshelf-demo.txt"
@@ -78,21 +77,20 @@ class Person:
 
 def run(out: Path, *, seed: int = 0, offline: bool = False) -> None:
     """Fit, compare, print, and write ``out/report.html``."""
-    console = Console(emoji=False)  # titles are shown as they are
     _claim(out)
     dataset, note = _data(seed, offline)
     if note:
-        console.print(note, style="yellow", highlight=False)
-    entries = [_fit(label, *method, dataset, out, seed, console) for label, method in METHODS.items()]
+        say(note, style="yellow")
+    entries = [_fit(label, *method, dataset, out, seed) for label, method in METHODS.items()]
     tests = [(entry.label, compare(entries[-1].found, entry.found, f"ndcg@{K}")) for entry in entries[:-1]]
     person = _person(entries[-1].fitted)
-    console.print(_table(dataset, entries))
+    console().print(_table(dataset, entries))
     for label, test in tests:
-        console.print(_sentence(label, test), highlight=False)
-    _print_person(console, person)
+        say(_sentence(label, test))
+    _print_person(person)
     report = out / "report.html"
     _page(dataset, note, entries, tests, person, seed).write(report)
-    console.print(f"\nreport: {report}", highlight=False, soft_wrap=True)
+    say(f"\nreport: {report}")
 
 
 def _data(seed: int, offline: bool) -> tuple[Dataset, str]:
@@ -116,13 +114,13 @@ def _claim(out: Path) -> None:
     write_text(mark, "Made by topshelf demo, which replaces its runs here.\n")
 
 
-def _fit(label: str, model: str, loss: str, dataset: Dataset, out: Path, seed: int, console: Console) -> Entry:
+def _fit(label: str, model: str, loss: str, dataset: Dataset, out: Path, seed: int) -> Entry:
     folder = out / (f"{model}-{loss}" if model == "mf" else model)
     if folder.exists():
         shutil.rmtree(folder)
     config = assemble(data=dataset.name, model=model, loss=loss, k=K, seed=seed)
     fitted = fit(config, dataset, out=folder, quiet=False)
-    console.print(f"{label}: fitted in {fitted.seconds:.1f} s, kept in {folder}", style="dim", highlight=False)
+    say(f"{label}: fitted in {fitted.seconds:.1f} s, kept in {folder}", style="dim")
     return Entry(label, fitted, fitted.evaluate("standard"))
 
 
@@ -177,14 +175,14 @@ def _person(fitted: Fitted) -> Person:
     )
 
 
-def _print_person(console: Console, person: Person) -> None:
+def _print_person(person: Person) -> None:
     table = Table(title=f"User {person.id}: {person.n_history} in their history", title_justify="left")
     table.add_column("known for liking")
     table.add_column(f"SL@{K} recommends")
     table.add_column("in their test part")
     for liked, listed, is_hit in _side_by_side(person):
-        table.add_row(escape(liked), escape(listed), is_hit)
-    console.print(table)
+        table.add_row(cell(liked), cell(listed), is_hit)
+    console().print(table)
 
 
 def _side_by_side(person: Person) -> list[tuple[str, str, str]]:

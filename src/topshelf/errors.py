@@ -5,6 +5,8 @@ TopshelfError            anything a user can mend; the command line prints it wi
 ├── DataError            a file or table of interactions cannot be used
 ├── CheckpointError      a checkpoint or run folder cannot be read or written
 └── TrainingError        training had to stop; the last good checkpoint is kept
+
+TopshelfWarning          something a user should know, though nothing is wrong; the command line prints it as a note
 """
 
 from __future__ import annotations
@@ -31,6 +33,10 @@ class DataError(TopshelfError):
 
 class CheckpointError(TopshelfError):
     """A checkpoint or run folder cannot be read or written."""
+
+
+class TopshelfWarning(UserWarning):
+    """Something a user should know, though nothing is wrong."""
 
 
 class TrainingError(TopshelfError):

@@ -89,6 +89,19 @@ class Evaluation:
         return ([whole] if whole else []) + [[name] for name in partial]
 
 
+def check_json(found: Any) -> None:
+    """Refuse what :meth:`Evaluation.to_json` did not make: numbers that come from a file."""
+    cutoffs = found["cutoffs"]
+    by_cutoff = [f"{name}@{k}" for name in METRICS for k in cutoffs]
+    numbers = [found["mean"][name] for name in by_cutoff]
+    numbers += [end for k in cutoffs for end in found["interval"][f"ndcg@{k}"]]
+    numbers += [value for values in (found["mean"], found["extras"]) for value in values.values() if value is not None]
+    numbers += [found["n_evaluated"], found["n_skipped"]]
+    if not cutoffs or not all(isinstance(number, int | float) for number in [*cutoffs, *numbers]):
+        raise ValueError("an evaluation must have cutoffs, and numbers for each of them")
+    one_of("protocol", found["protocol"], PROTOCOLS)
+
+
 def evaluate(
     queries: Queries,
     items: Tensor,

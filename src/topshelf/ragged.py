@@ -101,13 +101,14 @@ def _refuse_first(lists: Ragged, wrong: Tensor, name: str, rule: str) -> None:
         raise DataError(f"{name} names item {int(lists.indices[place])} in list {row}, {rule}")
 
 
-def merge(first: Ragged, second: Ragged) -> Ragged:
-    """Union of two sets of lists over the same queries; the lists must not share an index."""
-    owner = torch.cat([first.owner(), second.owner()])
-    indices = torch.cat([first.indices, second.indices])
+def merge(first: Ragged, *others: Ragged) -> Ragged:
+    """Union of several sets of lists over the same queries; the lists must not share an index."""
+    sets = (first, *others)
+    owner = torch.cat([some.owner() for some in sets])
+    indices = torch.cat([some.indices for some in sets])
     span = int(indices.max()) + 1 if indices.numel() else 1
     order = torch.argsort(owner * span + indices)
-    return Ragged(first.indptr + second.indptr, indices[order])
+    return Ragged(sum((some.indptr for some in others), first.indptr), indices[order])
 
 
 def ragged_from_pairs(rows: Tensor, indices: Tensor, n_rows: int) -> Ragged:

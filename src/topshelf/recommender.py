@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import polars as pl
 import torch
 import torch.nn.functional as F
 
+from topshelf.arrivals import Arrivals, arrive
 from topshelf.catalogue import top_k
 from topshelf.config import RunConfig, assemble
 from topshelf.data import Dataset, IdMap, Interactions, Split, prepare, split_interactions
-from topshelf.errors import ConfigError, DataError, TopshelfError, at_least
+from topshelf.errors import ConfigError, TopshelfError, TopshelfWarning, at_least
 from topshelf.evaluation import Evaluation
-from topshelf.ragged import Ragged, merge
+from topshelf.ragged import Ragged
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import resolve
 from topshelf.training.phases import Lists
@@ -80,7 +82,7 @@ class Recommender:
         split = fitted.dataset.split
         rows = torch.arange(split.n_users) if users is None else _rows(split.users, users)
         lists = Lists.of(split, "cpu")
-        seen = merge(merge(lists.train, lists.valid), lists.test) if filter_seen else None
+        seen = lists.everything() if filter_seen else None
         with torch.no_grad():
             queries, items = fitted.model.encode()
         is_known = lists.histories(fitted.config).counts[rows] > 0
@@ -93,24 +95,51 @@ class Recommender:
         *,
         filter_seen: bool = True,
     ) -> pl.DataFrame:
-        """The same table for users who are not in the data, from the items they have, without training again.
+        """The same table from what users did since training, for users who are not in the data too.
 
         >>> recommender = Recommender(k=10, model="ease").fit("synthetic")
         >>> recommender.recommend_new({"anna": [3, 7], "ben": [12]}, k=2)["user"].to_list()
         ['anna', 'anna', 'ben', 'ben']
 
-        ``histories`` maps a name for each user to its item ids; of a sequence of such lists, the positions are the
-        names. Items that are not in the data are refused. ``filter_seen`` leaves out the user's own; one who has
-        nothing gets the most popular items, without scores. Models with something of each user, such as MF, refuse.
+        ``histories`` maps user ids to item ids: a user of the data keeps what they have there and gains the new items.
+        Of a sequence of such lists, all users are new and the positions are their names. Items that are not in the data
+        are skipped, with a warning. ``filter_seen`` leaves out what the user has; one who has nothing gets the most
+        popular items, without scores. Models that have a vector for each user of the training, such as MF, score known
+        users as before, list the popular items for new ones beside them, and refuse where all users are new.
         """
         fitted = self._checked()
-        has = _new_users(histories, fitted.dataset.split.items)
-        lists, rows = has.ragged(), torch.arange(has.n_users)
+        split = fitted.dataset.split
+        arrived = arrive(histories, Lists.of(split, "cpu").everything(), split.users, split.items)
+        rows = torch.arange(len(arrived.users))
         with torch.no_grad():
             items = fitted.model.encode(rows[:0])[1]  # of no known user
-            queries = fitted.model.queries_of(lists.to(items.device))
-        seen = lists if filter_seen else None
-        return self._table("user", has.users, rows, *self._ranked(queries, items, rows, lists.counts > 0, seen, k))
+            queries, is_scored = self._arrived_queries(arrived, items)
+        seen = arrived.lists if filter_seen else None
+        return self._table("user", arrived.users, rows, *self._ranked(queries, items, rows, is_scored, seen, k))
+
+    def _arrived_queries(self, arrived: Arrivals, items: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        """Vectors of the users, and for whom they mean something."""
+        model = self._checked().model
+        try:
+            return model.queries_of(arrived.lists.to(items.device)), arrived.lists.counts > 0
+        except ConfigError:  # it has vectors for the users of its training only
+            if not bool(arrived.is_known.any()):
+                raise
+        n_new = int((~arrived.is_known).sum())
+        new = f"; {n_new:,} new users get the most popular items, without scores" if n_new else ""
+        warnings.warn(
+            f"{type(model).__name__} cannot learn from new interactions without training: users of the data are scored "
+            f"as before, without what they have now{new}. topshelf models says which models can",
+            TopshelfWarning,
+            stacklevel=3,
+        )
+        was_seen = self._histories().counts[arrived.rows.clamp(min=0)] > 0
+        return model.encode(arrived.rows.clamp(min=0).to(items.device))[0], arrived.is_known & was_seen
+
+    def _histories(self) -> Ragged:
+        """What the model has learned from, of each user of the data."""
+        fitted = self._checked()
+        return Lists.of(fitted.dataset.split, "cpu").histories(fitted.config)
 
     def similar_items(self, items: Sequence[Any], k: int = 10) -> pl.DataFrame:
         """The ``k`` items whose vectors point the same way as each of ``items``, itself left out."""
@@ -173,8 +202,7 @@ class Recommender:
         k = min(config.k if k is None else at_least("k", k, 1), split.n_items)
         values, indices = top_k(queries, items.cpu(), k, exclude=seen, rows=rows)
         if not bool(is_known.all()):
-            history = Lists.of(split, "cpu").histories(config)
-            counts = torch.bincount(history.indices, minlength=split.n_items).float().unsqueeze(1)
+            counts = torch.bincount(self._histories().indices, minlength=split.n_items).float().unsqueeze(1)
             popular = top_k(torch.ones(len(queries), 1), counts, k, exclude=seen, rows=rows[~is_known])[1]
             values[~is_known], indices[~is_known] = torch.nan, popular
         return values, indices
@@ -224,28 +252,6 @@ def _alike(vectors: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[torch.Ten
     values, indices = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
     best, order = values.sort(dim=1, descending=True, stable=True)  # equal ones stay in the order of the items
     return best[:, :k], indices.gather(1, order[:, :k])
-
-
-def _new_users(histories: Any, items: IdMap) -> Interactions:
-    """Who has what, of users who are not in the data; their names are whole numbers, or text."""
-    if isinstance(histories, str) or hasattr(histories, "columns") or not isinstance(histories, Iterable):
-        raise DataError(
-            "histories must map each user to a list of item ids, or be a sequence of such lists, got "
-            f"{type(histories).__name__}. Of a polars frame: dict(frame.group_by('user').agg('item').iter_rows())"
-        )
-    named = dict(histories if isinstance(histories, Mapping) else enumerate(histories))
-    for name, some in named.items():
-        if isinstance(some, str) or not isinstance(some, Iterable):
-            raise DataError(f"the history of user {name!r} must be a list of item ids, got {some!r}")
-    named = {name: list(some) for name, some in named.items()}
-    whole = all(isinstance(name, int | np.integer) for name in named)
-    users = IdMap(pl.Series([name if whole else str(name) for name in named]))
-    owner = np.repeat(np.arange(len(named)), [len(some) for some in named.values()])
-    try:
-        found = items.index([item for some in named.values() for item in some])
-    except DataError as error:
-        raise DataError(f"items must be in the run's data: {error} Leave them out, or train again with them") from None
-    return Interactions.from_indices(owner, found, users, items)
 
 
 def _rows(ids: IdMap, wanted: Any) -> torch.Tensor:

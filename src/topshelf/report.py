@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from topshelf.training.checkpoint import write_text
+from topshelf.files import write_text
 
 _STYLE = """
 :root { color-scheme: light dark; }

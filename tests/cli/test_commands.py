@@ -15,7 +15,7 @@ from topshelf.data import generate
 from topshelf.losses import LISTWISE, LOSSES
 from topshelf.models import MODELS
 from topshelf.recommender import Recommender
-from topshelf.training import checkpoint
+from topshelf.training.folder import RunFolder
 
 SHORT = ["--k", "5", "--quiet", "--set", "train.epochs=4", "--set", "train.validate_every=2"]
 
@@ -102,6 +102,8 @@ def test_a_csv_becomes_a_run_with_its_numbers(folder):
     assert metrics["best_epoch"] in (2, 4)
     assert metrics["seconds"] > 0
     assert {file.name for file in (folder / "run").iterdir()} == {
+        ".lock",
+        "run.json",
         "config.toml",
         "environment.json",
         "log.jsonl",
@@ -203,9 +205,8 @@ def test_the_items_of_new_users_are_chosen_by_the_rules_of_the_run(folder, tmp_p
 def test_what_new_users_have_is_checked(ease, tmp_path):
     pl.DataFrame({"user": ["zoe"], "thing": [3]}).write_csv(tmp_path / "new.csv")
     assert "Name it with --item-column" in topshelf("recommend", ease, "--new", tmp_path / "new.csv", code=2)
-    message = topshelf("recommend", ease, "--items", "3,vase", code=2)
-    assert "items must be in the run's data: 1 of 2 ids are unknown, such as 'vase'" in message
-    assert "Leave them out, or train again with them" in message
+    message = topshelf("recommend", ease, "--items", "lamp,vase", code=2)
+    assert "none of the 2 items is in the run's data, got 'lamp', 'vase'; its items are like" in message
     rating = ("--new", tmp_path / "new.csv", "--item-column", "thing", "--rating-column")
     assert "--rating-column must be left out here" in topshelf("recommend", ease, *rating, "stars", code=2)
     assert "zoe" in topshelf("recommend", ease, *rating, "none")
@@ -213,7 +214,7 @@ def test_what_new_users_have_is_checked(ease, tmp_path):
 
 def test_a_config_file_gives_the_same_run_as_the_flags(folder):
     topshelf("train", folder / "run" / "config.toml", "--quiet", "--out", folder / "again")
-    first, again = (checkpoint.load(folder / name / "model.safetensors")["model"] for name in ("run", "again"))
+    first, again = (RunFolder(folder / name).load_model()["model"] for name in ("run", "again"))
     assert all((first[name] == again[name]).all() for name in first)
 
 
@@ -293,8 +294,11 @@ def test_help_has_an_example(command):
         ),
         ("train --data {csv} --model ease --set model.memory=8 --out {new}", "memory must be >= 1000, got 8"),
         ("train --data {csv} --model slim --set model.memory=nan --out {new}", "memory must be >= 1000, got nan"),
-        ("recommend {run}", "give --user ID (may be given again), --items IDS or --new FILE for somebody who is not"),
-        ("recommend {run} --out {new}/lists.csv", "cannot be written"),
+        (
+            "recommend {run}",
+            "give --user ID (may be given again), --items IDS for a new user, --new FILE for what came since training",
+        ),
+        ("recommend {run} --out {new}/lists.csv", "cannot write"),
         ("recommend {run} --user user-1 --items 3", "give only one of --user ID, --items IDS and --new FILE"),
         ("recommend {run} --items 3 --item-column what", "are those of --new FILE; give it too"),
         ("recommend {run} --items 3", "MF has vectors for the users of its training only"),
@@ -348,7 +352,7 @@ def test_ids_that_look_like_emoji_are_printed_as_they_are(tmp_path):
     data = ("--data", tmp_path / "a:cat:.csv")
     assert "on a:cat:.csv" in topshelf("train", *data, "--model", "ease", "--k", "5", "--out", tmp_path / "run")
     assert topshelf("recommend", tmp_path / "run", "--user", "3").count("urn:book:") == 5
-    assert "such as 'urn:dog:1'" in topshelf("recommend", tmp_path / "run", "--items", "urn:dog:1", code=2)
+    assert "got 'urn:dog:1'" in topshelf("recommend", tmp_path / "run", "--items", "urn:dog:1", code=2)
 
 
 def test_runs_on_different_splits_are_not_compared(folder):
@@ -375,7 +379,7 @@ def test_a_run_refitted_on_everything_keeps_the_numbers_made_before(folder):
     metrics, plain = (json.loads((folder / name / "metrics.json").read_text()) for name in ("all", "run"))
     assert metrics["test"] == plain["test"]
     assert metrics["refit"] == "all"
-    weights = [checkpoint.load(folder / name / "model.safetensors")["model"] for name in ("all", "run")]
+    weights = [RunFolder(folder / name).load_model()["model"] for name in ("all", "run")]
     assert not (weights[0]["item_vectors"] == weights[1]["item_vectors"]).all()
     assert "refitted on everything" in topshelf("evaluate", folder / "all", code=2)
     assert "user-7" in topshelf("recommend", folder / "all", "--user", "user-7", "--k", "3")

@@ -13,7 +13,7 @@ from topshelf.data import generate, make_split
 from topshelf.data import given as given_module
 from topshelf.data.given import read_given, write_split
 from topshelf.data.summary import describe_split
-from topshelf.errors import DataError
+from topshelf.errors import CheckpointError, DataError
 
 FILES = {
     "train.tsv": "user_procid\titem_procid\n0\t0\n0\t2\n1\t1\n",
@@ -153,7 +153,7 @@ def test_a_folder_under_the_name_of_a_file_of_ours_is_foreign(tmp_path):
 def test_places_that_cannot_be_written_are_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
     for place in (tmp_path / "file" / "out", Path("/proc/nowhere/out")):
-        with pytest.raises(DataError, match=rf"{place} cannot be written: .*Choose another --out"):
+        with pytest.raises(CheckpointError, match=rf"cannot make the folder {place}: .*choose another --out"):
             write_split(make_split(generate(60, 40)), place, {})
 
 

@@ -161,7 +161,7 @@ def test_last_validation_comes_after_train():
     [
         ({"kind": "weekly"}, "split must be one of auto, ratio, last, time, got 'weekly'"),
         ({"test_fraction": 1.0}, "test_fraction must be < 1, got 1.0"),
-        ({"test_fraction": 0.0}, "test_fraction must be > 0"),
+        ({"test_fraction": -0.1}, "test_fraction must be > 0"),
         ({"valid_fraction": -0.1}, "valid_fraction must be > 0"),
     ],
 )

@@ -162,7 +162,8 @@ def test_without_matplotlib_there_are_tables_and_a_word_about_it(folder, tmp_pat
         ("{run} --users 0 --out {new}", "users must be >= 1, got 0"),
         ("{run} --epochs 0 --out {new}", "epochs must be >= 1, got 0"),
         ("--data {folder}/clicks.csv --k 61 --out {new}", "k of slatk must be <= 60"),
-        ("{run} --epochs 1 --out {folder}/clicks.csv", "cannot be made"),
+        ("{run} --epochs 1 --out {folder}/clicks.csv", "--out must be a new or empty folder, or an earlier diagnosis"),
+        ("{run} --epochs 1 --out {run}", "--out must be a new or empty folder, or an earlier diagnosis"),
     ],
 )
 def test_a_wrong_input_is_one_message_and_leaves_nothing(folder, tmp_path, arguments, message):

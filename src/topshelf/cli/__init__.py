@@ -1,19 +1,23 @@
-"""The command line. Exit codes: 0 done, 2 something to mend, 3 training had to stop, 130 stopped by you."""
+"""The command line. Exit codes: 0 done, 2 an error to put right, 3 training had to stop, 130 stopped by you."""
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
+from contextlib import suppress
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
-from topshelf.cli import data, show
+from topshelf import terminal
+from topshelf.cli import data
 from topshelf.cli.blend import blend
 from topshelf.cli.commands import demo, evaluate, losses, models, recommend, train
 from topshelf.cli.diagnose import diagnose
 from topshelf.cli.tune import tune
-from topshelf.errors import TopshelfError, TrainingError
+from topshelf.errors import TopshelfError, TopshelfWarning, TrainingError
 from topshelf.training import StoppedEarly
 
 app = typer.Typer(
@@ -21,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    epilog="Exit codes: 0 done, 2 something to mend, 3 training had to stop, 130 stopped by you.",
+    epilog="Exit codes: 0 done, 2 an error to put right, 3 training had to stop, 130 stopped by you.",
 )
 
 
@@ -53,19 +57,58 @@ app.command()(tune)
 
 
 def main() -> None:
-    """The entry point: errors that a user can mend are one message, never a traceback."""
+    """Run a command: what a user can put right is one message, never a traceback, and warnings are notes."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", TopshelfWarning)
+            warnings.showwarning = _note
+            code = _run()
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has closed it, as `| head` does
+        code = _without_output(141)
+    except OSError as error:  # a full disk behind `> file`, or a closed standard output
+        code = _without_output(2)
+        _say(f"error: cannot write to standard output: {error}")
+    sys.exit(code)
+
+
+def _run() -> int:
     try:
         app()
+    except SystemExit as end:  # how every command ends
+        return end.code if isinstance(end.code, int) else 0
     except StoppedEarly as stopped:
         _say(str(stopped))
-        sys.exit(130)
+        return 130
     except TopshelfError as error:
         _say(f"error: {error}")
-        sys.exit(3 if isinstance(error, TrainingError) else 2)
+        return 3 if isinstance(error, TrainingError) else 2
     except KeyboardInterrupt:
         _say("stopped")
-        sys.exit(130)
+        return 130
+    return 0
+
+
+def _note(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,  # noqa: ARG001
+    line: str | None = None,
+) -> None:
+    """A note for the user; other libraries' warnings have their usual form."""
+    is_ours = issubclass(category, TopshelfWarning)
+    _say(f"note: {message}" if is_ours else warnings.formatwarning(message, category, filename, lineno, line).rstrip())
+
+
+def _without_output(code: int) -> int:
+    """Nothing more can be printed; the interpreter would try once more when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def _say(text: str) -> None:
-    show.console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+    with suppress(OSError, ValueError):  # standard error may be closed too
+        terminal.say(text, stderr=True)

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from topshelf import blending
 from topshelf.cli import show
 from topshelf.errors import ConfigError
+from topshelf.terminal import cell, console
 from topshelf.training import Fitted
 from topshelf.training.folder import RunFolder
 
@@ -58,9 +58,9 @@ def _parts(runs: list[Path], alone: list[dict[str, Any]], blended: Fitted) -> No
     table = Table("run", "model", "weight", f"validation {metric}")
     settings = blended.config.model.settings
     for run, valid, part, weight in zip(runs, alone, settings["parts"], settings["weights"], strict=True):
-        table.add_row(escape(str(run)), part["name"], f"{weight:g}", _score(valid.get(metric)))
+        table.add_row(cell(run), part["name"], f"{weight:g}", _score(valid.get(metric)))
     table.add_row("blend", "", "", _score(blended.valid_score), style="bold")
-    show.console().print(table)
+    console().print(table)
 
 
 def _score(value: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ import polars as pl
 import typer
 
 from topshelf import demo as demonstration
-from topshelf import training
+from topshelf import terminal, training
 from topshelf.cli import show
 from topshelf.config import DataSettings, assemble, merged, overrides
 from topshelf.data import read
@@ -101,14 +100,15 @@ def evaluate(
       topshelf evaluate runs/slatk --against runs/softmax
     """
     fitted, found = _evaluated(run, protocol, _cutoffs(cutoffs))
-    result: dict[str, Any] = {"run": str(run), "data": fitted.dataset.name, **found.to_json()}
+    result: dict[str, Any] = {"run": str(run), "finished": fitted.is_finished, "data": fitted.dataset.name}
+    result |= found.to_json()
     paired = None
     if against is not None:
         metric = f"ndcg@{fitted.config.k if fitted.config.k in found.cutoffs else found.cutoffs[-1]}"
         paired = compare(found, _evaluated(against, protocol, found.cutoffs)[1], metric)
         result["against"] = {"run": str(against), "metric": metric, **vars(paired)}
     if as_json:
-        typer.echo(json.dumps(result, indent=2))
+        typer.echo(terminal.as_json(result))
     else:
         show.evaluation(found.to_json(), f"{run} on {fitted.dataset.name}")
         if paired is not None:
@@ -118,8 +118,10 @@ def evaluate(
 def recommend(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     user: Annotated[list[str] | None, typer.Option(help="A user's id; may be given again.")] = None,
-    items: Annotated[str | None, typer.Option(help="What somebody has who is not in the data, such as 3,7,12.")] = None,
-    new: Annotated[Path | None, typer.Option(help="A file of users who are not in the data, and their items.")] = None,
+    items: Annotated[str | None, typer.Option(help="Items of a user who is not in the data, such as 3,7,12.")] = None,
+    new: Annotated[
+        Path | None, typer.Option(help="A file of interactions since training, of known and new users.")
+    ] = None,
     k: Annotated[int | None, typer.Option(help="Length of the list; default: the run's K.")] = None,
     keep_seen: Annotated[bool, typer.Option("--keep-seen", help="Also list what the user has already.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write a .csv or .parquet instead of printing.")] = None,
@@ -131,7 +133,8 @@ def recommend(
 ) -> None:
     """List the best items of some users, or of all; nothing they have in the data already.
 
-    Users who came after training are listed from their items, where the model takes them: see topshelf models.
+    With --new, users get lists from what they have in the data and in the file, where the model can score new
+    interactions: see topshelf models. Items that are not in the run's data are counted and skipped.
 
     Examples:
 
@@ -141,13 +144,15 @@ def recommend(
 
       topshelf recommend runs/ease --items 3,7,12
 
-      topshelf recommend runs/ease --new newcomers.csv --out lists.csv
+      topshelf recommend runs/ease --new week.csv --out lists.csv
     """
     if user is None and items is None and new is None and out is None:
         raise ConfigError(
-            "give --user ID (may be given again), --items IDS or --new FILE for somebody who is not in the data, or "
-            "--out FILE for everybody's lists"
+            "give --user ID (may be given again), --items IDS for a new user, --new FILE for what came since training, "
+            "or --out FILE for everybody's lists"
         )
+    if out is not None and out.suffix not in (".csv", ".parquet"):
+        raise ConfigError(f"--out must end in .csv or .parquet, got {out}")
     if sum(whose is not None for whose in (user, items, new)) > 1:
         raise ConfigError("give only one of --user ID, --items IDS and --new FILE")
     columns = {"user": user_column, "item": item_column, "weight": rating_column}
@@ -166,7 +171,8 @@ def recommend(
         table = recommender.recommend_new(histories, k, filter_seen=not keep_seen)
     elif items is not None:
         has = [item.strip() for item in items.split(",") if item.strip()]
-        table = recommender.recommend_new({"new": has}, k, filter_seen=not keep_seen)
+        table = recommender.recommend_new([has], k, filter_seen=not keep_seen)
+        table = table.with_columns(pl.lit("new").alias("user"))
     else:
         table = recommender.recommend(show.ids(recommender, user), k, filter_seen=not keep_seen)
     show.recommendations(table, out)
@@ -224,7 +230,7 @@ def _registered(
         one_of(what, name, dict.fromkeys(row["name"] for row in rows))
         rows = [row for row in rows if row["name"] == name]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        typer.echo(terminal.as_json(rows))
     elif name is not None:
         show.entries(what, rows)
     else:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from topshelf.data.datasets import DATASETS, fetch, load, load_split
 from topshelf.data.given import SUMMARY, write_split
 from topshelf.data.summary import catalogue, describe, describe_split
+from topshelf.terminal import as_json as as_json_text
+from topshelf.terminal import cell, console, say
 
 app = typer.Typer(help="See, fetch and prepare interactions.", no_args_is_help=True)
 
@@ -34,7 +34,7 @@ def list_(as_json: AsJson = False) -> None:
     """
     entries = catalogue()
     if as_json:
-        _print_json(entries)
+        typer.echo(as_json_text(entries))
         return
     table = Table()
     table.add_column("name", no_wrap=True)
@@ -45,7 +45,7 @@ def list_(as_json: AsJson = False) -> None:
         counts = (entry[count] for count in ("users", "items", "interactions"))
         shown = ("" if count is None else f"{count:,}" for count in counts)
         table.add_row(entry["name"], *shown, _short(entry["at_hand"]))
-    _console().print(table)
+    console().print(table)
     typer.echo("Fetch one: topshelf data get NAME. Recipes, licences and addresses: topshelf data list --json")
 
 
@@ -57,7 +57,7 @@ def get(name: Annotated[str, typer.Argument(help="Name of a dataset; see `topshe
     """
     path = fetch(name)
     known = DATASETS[name].sha256 is not None
-    typer.echo(f"{name}: {path} ({'checksum verified' if known else 'no checksum is known, so it is unverified'})")
+    say(f"{name}: {path} ({'checksum verified' if known else 'no checksum is known, so it is unverified'})")
 
 
 @app.command()
@@ -79,7 +79,7 @@ def show(
     layout = _layout(user_column, item_column, rating_column, time_column, separator)
     facts = describe(load(source, **layout))
     if as_json:
-        _print_json(facts)
+        typer.echo(as_json_text(facts))
     else:
         _print_facts(facts)
 
@@ -113,7 +113,7 @@ def prepare(
     dataset = load_split(path, **settings, **layout)
     summary = {"source": path, **describe_split(dataset.split), "settings": settings}
     write_split(dataset.split, out, summary)
-    typer.echo(_outcome(out, summary))
+    say(_outcome(out, summary))
 
 
 def _layout(
@@ -133,16 +133,6 @@ def _outcome(out: Path, summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _console() -> Console:
-    # Made when used, so that it writes to the stdout of that moment. Ids, columns and paths are not ours: "[b]"
-    # and ":cat:" among them are neither markup nor emoji.
-    return Console(markup=False, emoji=False)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
 def _short(at_hand: str | None) -> str:
     if at_hand is None:
         return "no"
@@ -150,7 +140,7 @@ def _short(at_hand: str | None) -> str:
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
-    table = Table(title=facts["name"], show_header=False)
+    table = Table(title=cell(facts["name"]), show_header=False)
     for key in ("users", "items", "interactions"):
         table.add_row(key, f"{facts[key]:,}")
     table.add_row("density", f"{facts['density']:.4%}")
@@ -161,11 +151,11 @@ def _print_facts(facts: dict[str, Any]) -> None:
         table.add_row(key.replace("_", " "), spread)
     table.add_row("ratings", "none" if facts["ratings"] is None else "{} to {}".format(*facts["ratings"]))
     table.add_row("times", "none" if facts["timestamps"] is None else " to ".join(map(_moment, facts["timestamps"])))
-    _console().print(table)
-    rows = Table(*facts["first_rows"][0], title="first rows")
+    console().print(table)
+    rows = Table(*map(cell, facts["first_rows"][0]), title="first rows")
     for row in facts["first_rows"]:
-        rows.add_row(*map(str, row.values()))
-    _console().print(rows)
+        rows.add_row(*map(cell, row.values()))
+    console().print(rows)
 
 
 def _moment(seconds: float) -> str:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
-from topshelf.cli import show
 from topshelf.config import RunConfig, assemble, overrides
 from topshelf.diagnose import Diagnosis, plan, tables
 from topshelf.diagnose.files import NO_PLOTS, can_plot, check_folder, write
 from topshelf.diagnose.run import EPOCHS, USERS
 from topshelf.errors import ConfigError
+from topshelf.terminal import as_json as terminal_json
+from topshelf.terminal import cell, console, say
 
 
 def diagnose(
@@ -57,7 +56,6 @@ def diagnose(
         raise ConfigError("give a run folder, a TOML file, or --data PATH|NAME; see topshelf diagnose --help")
     if out is None:
         raise ConfigError("give --out FOLDER: where the page and the plots are kept")
-    console = show.console(stderr=True)
     planned = plan(
         chosen,
         losses=None if losses is None else [name.strip() for name in losses.split(",") if name.strip()],
@@ -66,37 +64,32 @@ def diagnose(
         seed=seed,
     )
     check_folder(out)
-    found = planned.run(lambda text: console.print(text, style="dim", highlight=False, markup=False))
+    found = planned.run(lambda text: say(text, stderr=True, style="dim"))
     write(found, out)
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=1))
+        typer.echo(terminal_json(found.to_json(), indent=1))
     else:
         _show(found, out)
 
 
 def _show(found: Diagnosis, out: Path) -> None:
-    console = show.console()
-
-    def line(text: str, style: str | None = None) -> None:
-        console.print(text, style=style, markup=False, highlight=False)
-
-    line(tables.caption(found))
+    say(tables.caption(found))
     for section in tables.sections(found):
-        line(f"\n{section.title}", "bold")
-        line(section.text)
+        say(f"\n{section.title}", style="bold")
+        say(section.text)
         if section.rows:
-            console.print(_table(section))
-    line("\nAdvice", "bold")
+            console().print(_table(section))
+    say("\nAdvice", style="bold")
     for text in tables.advice_lines(found):
-        line(f"- {text}")
-    line(f"\npage: {out / 'diagnose.html'}" if can_plot() else f"\n{NO_PLOTS}\npage: {out / 'diagnose.html'}")
+        say(f"- {text}")
+    say(f"\npage: {out / 'diagnose.html'}" if can_plot() else f"\n{NO_PLOTS}\npage: {out / 'diagnose.html'}")
 
 
 def _table(section: tables.Section) -> Table:
     table = Table()
     for place, name in enumerate(section.header):
         is_text = any(not row[place].lstrip("+-").replace(".", "", 1).isdigit() for row in section.rows)
-        table.add_column(escape(name), justify="left" if is_text and place == 0 else "right")
+        table.add_column(cell(name), justify="left" if is_text and place == 0 else "right")
     for row in section.rows:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*map(cell, row))
     return table

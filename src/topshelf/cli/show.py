@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from topshelf import files
 from topshelf.errors import ConfigError
 from topshelf.recommender import Recommender
 from topshelf.registry import first_sentence
 from topshelf.statistics import PairedResult
+from topshelf.terminal import cell, console, say
 from topshelf.training import Fitted
+from topshelf.training.phases import Lists
 
 NOTES = {
     "dropped_test": "test interactions of users or items that train does not know, left out",
@@ -23,40 +25,47 @@ NOTES = {
 }
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Where people read. An id such as urn:book:7 is shown as it is, not with a picture of a book."""
-    return Console(stderr=stderr, emoji=False)
-
-
 def run(fitted: Fitted, out: Path) -> None:
     """The end of a training run."""
     split, config = fitted.dataset.split, fitted.config
     what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
-    evaluation(fitted.test_json(), f"{what} on {fitted.dataset.name}")
+    title = f"{what} on {fitted.dataset.name}"
+    if (found := fitted.test_json()) is not None:
+        evaluation(found, title)
+    else:
+        _without_test(fitted, title)
     parts = ", ".join(f"{len(getattr(split, part)):,} {part}" for part in ("train", "valid", "test"))
     lines = [f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}: {parts}"]
     if split.kind == "ratio":
         lines.append("a random split: the model may know a user's later choices; with timestamps, split by time")
     lines += [f"{NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
-    n_new = int((split.train.counts == 0).sum())
-    if n_new:
-        lines.append(f"users with nothing in train, who get the most popular items: {n_new:,}")
+    histories = Lists.of(split, "cpu").histories(config)
+    if n_new := int((histories.counts == 0).sum()):
+        lines.append(f"users of whom the model has seen nothing, who get the most popular items: {n_new:,}")
     if not fitted.model.is_closed_form:
         lines.append(f"best epoch {fitted.best_epoch}, trained in {fitted.seconds:.1f} s")
-    if config.train.refit == "all":
+    if config.train.refit == "all" and fitted.is_finished:
         lines.append(
-            "these numbers are of the model before it was refitted on everything; the kept one has seen it all"
+            "these numbers are of the model before it was refitted on everything; the kept one has learned from all "
+            f"{histories.indices.numel():,} interactions"
         )
     lines.append(f"kept in {out}; lists: topshelf recommend {out} --user ID")
     for line in lines:
-        console().print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)
+
+
+def _without_test(fitted: Fitted, title: str) -> None:
+    score = fitted.valid_score
+    if score is None:  # a closed-form model that was not refitted
+        score = fitted.evaluate(part="valid").mean()[f"ndcg@{fitted.config.k}"]
+    say(f"{title}: no test part (data.test_fraction = 0); validation ndcg@{fitted.config.k} {score:.4f}")
 
 
 def evaluation(found: dict[str, Any], title: str) -> None:
     """Metrics by cut-off, with an interval for the NDCG; ``found`` is an evaluation as JSON."""
     means, intervals, extras, cutoffs = found["mean"], found["interval"], found["extras"], found["cutoffs"]
     caption = f"{title}\nprotocol {found['protocol']}, {found['n_evaluated']:,} users, 95% intervals by bootstrap"
-    table = Table(title=escape(caption), title_justify="left")
+    table = Table(title=cell(caption), title_justify="left")
     table.add_column("metric", no_wrap=True)
     for k in cutoffs:
         table.add_column(f"@{k}", justify="right")
@@ -123,7 +132,7 @@ def entries(section: str, rows: Sequence[dict[str, Any]]) -> None:
         if "new_users" in row:
             lines.append(f"New users: {'yes, from their items' if row['new_users'] else 'no, only by training again'}.")
         for line in [FORMS[row["form"]].replace("NAME", row["name"]), *lines]:
-            console().print(line, highlight=False, markup=False)
+            say(line)
         own = {f"{section}.{key}": value for key, value in row["settings"].items()}
         table = Table("setting", "default", "searched")
         for key in dict.fromkeys([*own, *row["ranges"]]):
@@ -138,12 +147,9 @@ def _values(values: Sequence[Any]) -> str:
 
 
 def paired(result: PairedResult, metric: str, first: str, second: str) -> None:
-    console().print(
+    say(
         f"{metric}: {first} minus {second} = {result.difference:+.4f} "
-        f"(95% interval {result.low:+.4f} to {result.high:+.4f}, p = {result.p_value:.4f}, {result.n:,} users)",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        f"(95% interval {result.low:+.4f} to {result.high:+.4f}, p = {result.p_value:.4f}, {result.n:,} users)"
     )
 
 
@@ -152,24 +158,20 @@ def recommendations(table: pl.DataFrame, out: Path | None) -> None:
     if out is None:
         shown = Table(*table.columns)
         for row in table.with_columns(pl.col("score").map_elements("{:.4f}".format, pl.String)).iter_rows():
-            shown.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
+            shown.add_row(*map(cell, row))
         console().print(shown)
-    elif out.suffix in (".csv", ".parquet"):
-        try:
-            table.write_csv(out) if out.suffix == ".csv" else table.write_parquet(out)
-        except OSError as error:
-            raise ConfigError(f"--out {out} cannot be written: {error}") from None
-        console().print(f"{table.height:,} rows written to {out}", highlight=False, markup=False, soft_wrap=True)
     else:
-        raise ConfigError(f"--out must end in .csv or .parquet, got {out}")
+        files.write(out, table.write_csv if out.suffix == ".csv" else table.write_parquet)
+        say(f"{table.height:,} rows written to {out}")
 
 
 def ids(recommender: Recommender, texts: Sequence[str] | None) -> list[Any] | None:
-    """Ids from the command line in the type of the data's own."""
+    """Ids from the command line as the data have them."""
     if texts is None:
         return None
-    is_number = recommender.fitted.dataset.split.users.values.dtype.is_integer()
-    try:
-        return [int(text) if is_number else text for text in texts]
-    except ValueError:
-        raise ConfigError(f"--user must be a whole number for this data, got {', '.join(texts)}") from None
+    users = recommender.fitted.dataset.split.users
+    found = [users.get(text) for text in texts]
+    if unknown := [text for text, index in zip(texts, found, strict=True) if index is None]:
+        like = ", ".join(map(str, users.ids(range(min(3, len(users))))))
+        raise ConfigError(f"--user must be a user of the run's data, such as {like}; got {', '.join(unknown)}")
+    return users.ids([index for index in found if index is not None])

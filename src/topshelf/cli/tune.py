@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
-from topshelf.cli import show
 from topshelf.config import RunConfig, assemble, merged, overrides
 from topshelf.errors import ConfigError
 from topshelf.models import MODELS
+from topshelf.terminal import cell, console, say
 
 if TYPE_CHECKING:
     from topshelf.tuning import Tuned
@@ -112,21 +111,16 @@ def _folder(config: RunConfig) -> Path:
 def _show(found: Tuned) -> None:
     from topshelf.tuning.files import command, comparison, verdict
 
-    console = show.console()
-
-    def line(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
     header, rows = comparison(found)
-    table = Table(*header, title=escape(f"{found.method} on {found.data}"), title_justify="left")
+    table = Table(*header, title=cell(f"{found.method} on {found.data}"), title_justify="left")
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    console.print(table)
-    line(verdict(found))
-    line(f"{found.budget} (sampler {found.sampler})")
+        table.add_row(*map(cell, row))
+    console().print(table)
+    say(verdict(found))
+    say(f"{found.budget} (sampler {found.sampler})")
     if running := found.budget.spent["running"]:
-        line("1 trial is still running elsewhere" if running == 1 else f"{running} trials are still running elsewhere")
+        say("1 trial is still running elsewhere" if running == 1 else f"{running} trials are still running elsewhere")
     if found.folder is not None:
-        line(f"page: {found.folder / 'report.html'}")
+        say(f"page: {found.folder / 'report.html'}")
     if (text := command(found)) is not None:
-        line(f"train the best: {text}")
+        say(f"train the best: {text}")

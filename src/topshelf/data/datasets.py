@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from topshelf.data import movielens
 from topshelf.data.download import cache_folder, download, verify
 from topshelf.data.given import GivenSplit, is_given, read_given
@@ -136,10 +134,8 @@ class Source:
         """Everything in it."""
         if isinstance(self.content, Interactions):
             return self.content
-        whole = self.content.train
-        for part in (self.content.test, self.content.valid):
-            whole = whole if part is None else merge(whole, part)
-        return whole
+        given = self.content
+        return merge(given.train, *(part for part in (given.test, given.valid, given.left_out) if part is not None))
 
 
 def load(
@@ -227,7 +223,7 @@ def load_split(
         seed=seed,
         split_seed=split_seed,
     )
-    return dataset if test else replace(dataset, split=replace(dataset.split, test=_nothing(dataset.split.train)))
+    return dataset if test else replace(dataset, split=replace(dataset.split, test=dataset.split.train.none()))
 
 
 def split_interactions(
@@ -263,7 +259,7 @@ def split_interactions(
 def _noisy(split: Split, noise: float, seed: int) -> Split:
     if not noise:
         return split
-    held_out = merge(split.valid, split.test)
+    held_out = merge(split.valid, split.test, *([] if split.left_out is None else [split.left_out]))
     return replace(split, train=add_false_positives(split.train, noise, seed, exclude=held_out))
 
 
@@ -274,16 +270,12 @@ def _refuse_changes(settings: dict[str, Any], given: str) -> None:
 
 
 def _complete(given: GivenSplit, valid_fraction: float, seed: int) -> Split:
-    test = _nothing(given.train) if given.test is None else given.test
+    test = given.train.none() if given.test is None else given.test
     if given.valid is not None:
         _refuse_changes({"valid_fraction": valid_fraction}, "the validation part")
-        return Split(given.train, given.valid, test, "given")
+        return Split(given.train, given.valid, test, "given", left_out=given.left_out)
     train, valid = carve_validation(given.train, fraction=valid_fraction, seed=seed)
-    return Split(train, valid, test, "given")
-
-
-def _nothing(like: Interactions) -> Interactions:
-    return like.where(np.zeros(len(like), dtype=bool))
+    return Split(train, valid, test, "given", left_out=given.left_out)
 
 
 def _load_named(name: str, test: bool) -> Source:

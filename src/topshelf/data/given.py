@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import shutil
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from topshelf import files
 from topshelf.data.columns import Columns, attempt, canonical, whole_numbers
 from topshelf.data.interactions import IdMap, Interactions
 from topshelf.data.readers import read_alike, read_text
@@ -25,8 +24,9 @@ from topshelf.errors import DataError
 
 MEMBER_LIMIT = 1 << 30  # bytes unpacked; the largest known file, the paper's Book, has about 50 MB
 PARTS = ("train", "valid", "test")
+LEFT_OUT = "left_out"
 SUMMARY = "summary.json"
-WRITTEN = {SUMMARY, *(f"{name}.parquet" for name in (*PARTS, "users", "items"))}
+WRITTEN = {SUMMARY, *(f"{name}.parquet" for name in (*PARTS, LEFT_OUT, "users", "items"))}
 SUMMARY_KEYS = {"split", "users", "items", *PARTS}
 Open = Callable[[str], bytes | None]
 
@@ -35,12 +35,13 @@ Open = Callable[[str], bytes | None]
 class GivenSplit:
     """A train and a test part, perhaps a validation part, over the same users and items.
 
-    ``test`` is None where it was left unread.
+    ``test`` is None where it was left unread, and so is ``left_out``: what :class:`Split` keeps under that name.
     """
 
     train: Interactions
     test: Interactions | None
     valid: Interactions | None = None
+    left_out: Interactions | None = None
 
 
 def is_given(path: Path) -> bool:
@@ -60,8 +61,7 @@ def read_given(path: Path, *, test: bool = True) -> GivenSplit:
 
 
 def _check_disjoint(given: GivenSplit, path: Path) -> None:
-    parts = {"train": given.train, "valid": given.valid, "test": given.test}
-    keys = {name: part.rows() * part.n_items + part.indices for name, part in parts.items() if part is not None}
+    keys = {name: part.keys() for name, part in vars(given).items() if part is not None}
     for one, other in itertools.combinations(keys, 2):
         shared = np.intersect1d(keys[one], keys[other], assume_unique=True)
         if shared.size:
@@ -185,7 +185,7 @@ def _positions(column: pl.Series, ids: IdMap, is_dense: bool) -> np.ndarray:
 
 
 def _read_prepared(folder: Path, test: bool) -> GivenSplit:
-    wanted = PARTS if test else ("train", "valid")
+    wanted = (*PARTS, LEFT_OUT) if test else ("train", "valid")
     tables = {
         name: canonical(
             pl.scan_parquet(folder / f"{name}.parquet", glob=False), Columns(), str(folder / f"{name}.parquet")
@@ -198,7 +198,7 @@ def _read_prepared(folder: Path, test: bool) -> GivenSplit:
             raise DataError(f"{folder} has no interactions in {name}.parquet. Make it again: topshelf data prepare")
     maps = [_prepared_ids(folder, role, tables) for role in ("user", "item")]
     parts = {name: Interactions.from_canonical(table, *maps) for name, table in tables.items()}
-    return GivenSplit(parts["train"], parts.get("test"), parts.get("valid"))
+    return GivenSplit(parts["train"], parts.get("test"), parts.get("valid"), parts.get(LEFT_OUT))
 
 
 def _is_empty(path: Path) -> bool:
@@ -218,31 +218,16 @@ def write_split(split: Split, folder: Path, summary: dict[str, Any]) -> None:
 
     An earlier folder of ours is replaced, and known by ``summary.describe_split`` being in its summary.
     """
-    try:
-        _write(split, folder.resolve(), summary)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise DataError(f"{folder} cannot be written: {error}. Choose another --out.") from error
-
-
-def _write(split: Split, folder: Path, summary: dict[str, Any]) -> None:
     if folder.exists() and not _is_ours(folder):
         raise DataError(f"{folder} exists and was not made by `topshelf data prepare`. Choose another --out.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        for name in PARTS:
-            getattr(split, name).to_frame().write_parquet(fresh / f"{name}.parquet")
-        for name, ids in (("users", split.users), ("items", split.items)):
-            pl.DataFrame({"id": ids.values}).write_parquet(fresh / f"{name}.parquet")
-        (fresh / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-        fresh.chmod(0o755)  # mkdtemp makes it private
-        old = fresh.with_name(f"{fresh.name}-old")
-        if folder.exists():
-            folder.rename(old)
-        fresh.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+    tables = {name: getattr(split, name).to_frame() for name in PARTS}
+    if split.left_out is not None:
+        tables[LEFT_OUT] = split.left_out.to_frame()
+    tables |= {name: pl.DataFrame({"id": getattr(split, name).values}) for name in ("users", "items")}
+    with files.new_folder(folder, replace=True) as fresh:
+        for name, table in tables.items():
+            files.write(fresh / f"{name}.parquet", table.write_parquet)
+        files.write_text(fresh / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
 def _is_ours(folder: Path) -> bool:

@@ -150,6 +150,23 @@ class Interactions:
             None if self.timestamp is None else self.timestamp[mask],
         )
 
+    def none(self) -> Interactions:
+        """No interactions, with the same id maps."""
+        return self.where(np.zeros(len(self), dtype=bool))
+
+    def keys(self) -> np.ndarray:
+        """One number for each interaction, ascending, (n,): the same in all sets over the same id maps."""
+        return self.rows() * max(self.n_items, 1) + self.indices
+
+    def without(self, *others: Interactions) -> Interactions:
+        """The interactions that none of the others holds; each of theirs must be here."""
+        if sum(map(len, others)) == len(self):
+            return self.none()
+        is_left, keys = np.ones(len(self), dtype=bool), self.keys()
+        for other in others:
+            is_left[np.searchsorted(keys, other.keys())] = False
+        return self.where(is_left)
+
     def to_frame(self) -> pl.DataFrame:
         """Table of external ids: ``user``, ``item`` and, where known, ``weight`` and ``timestamp``."""
         columns: dict[str, Any] = {
@@ -241,18 +258,19 @@ def _check_range(name: str, index: np.ndarray, size: int) -> None:
         raise DataError(f"{name} index {wrong} is outside the {size} known {name}s (0 to {size - 1}).")
 
 
-def merge(first: Interactions, second: Interactions) -> Interactions:
-    """All interactions of two sets over the same id maps, such as train and validation."""
+def merge(first: Interactions, *others: Interactions) -> Interactions:
+    """All interactions of several sets over the same id maps, such as train and validation."""
+    sets = (first, *others)
 
-    def both(name: str) -> np.ndarray | None:
-        parts = [getattr(first, name), getattr(second, name)]
+    def all_of(name: str) -> np.ndarray | None:
+        parts = [getattr(some, name) for some in sets]
         return None if any(part is None for part in parts) else np.concatenate(parts)
 
     return Interactions.from_indices(
-        np.concatenate([first.rows(), second.rows()]),
-        np.concatenate([first.indices, second.indices]),
+        np.concatenate([some.rows() for some in sets]),
+        np.concatenate([some.indices for some in sets]),
         first.users,
         first.items,
-        both("weight"),
-        both("timestamp"),
+        all_of("weight"),
+        all_of("timestamp"),
     )

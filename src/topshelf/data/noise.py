@@ -31,18 +31,14 @@ def add_false_positives(
     is_full = 2 * (known.counts + wanted) > n_items
     added = draw_distinct(
         np.where(is_full, 0, wanted),
-        _keys(known),
+        known.keys(),
         n_items,
         lambda users: generator.integers(n_items, size=len(users)),
         ROUNDS,
     )
     chosen = [_choose(known, user, int(wanted[user]), generator) for user in np.flatnonzero(is_full).tolist()]
-    keys = np.concatenate([_keys(train), added, *chosen])
+    keys = np.concatenate([train.keys(), added, *chosen])
     return Interactions.from_indices(keys // n_items, keys % n_items, train.users, train.items)
-
-
-def _keys(interactions: Interactions) -> np.ndarray:
-    return interactions.rows() * interactions.n_items + interactions.indices
 
 
 def _choose(known: Interactions, user: int, size: int, generator: np.random.Generator) -> np.ndarray:

@@ -19,13 +19,18 @@ ROUNDING = 1e-9  # forgives 0.1 * 30 = 3.0000000000000004 and its like when a sh
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Three parts over the same users and items. ``notes`` counts what was dropped, and why."""
+    """Three parts over the same users and items.
+
+    ``left_out`` holds the interactions that no part has, because train does not know their user or item: nothing can be
+    measured on them, but they happened. ``notes`` counts them by the part that they would have been in.
+    """
 
     train: Interactions
     valid: Interactions
     test: Interactions
     kind: str
     notes: dict[str, int] = field(default_factory=dict)
+    left_out: Interactions | None = None
 
     @property
     def users(self) -> IdMap:
@@ -93,8 +98,7 @@ def carve_validation(
     ``time``: everything from one moment on, without users and items that the rest of train does not know.
     """
     if fraction == 0:
-        everything = np.ones(len(train), dtype=bool)
-        return train, train.where(~everything)
+        return train, train.none()
     _fraction("valid_fraction", fraction)
     if one_of("kind", kind, CARVINGS) == "time":
         return _parts(train, _before_cut(train, fraction), drop_new_users=True)
@@ -114,12 +118,14 @@ def make_split(
 ) -> Split:
     """Split in three. ``auto`` is ``time`` when there are timestamps, else ``ratio``.
 
-    ``split_seed`` draws the test part and ``seed`` the validation part, so runs with different seeds are
-    measured on the same test part.
+    A ``test_fraction`` of 0 leaves the test part empty, whatever the kind. ``split_seed`` draws the test part and
+    ``seed`` the validation part, so runs with different seeds are measured on the same test part.
     """
     if one_of("split", kind, KINDS) == "auto":
         kind = "ratio" if interactions.timestamp is None else "time"
-    if kind == "ratio":
+    if test_fraction == 0:
+        rest, test = interactions, interactions.none()
+    elif kind == "ratio":
         rest, test = ratio_split(interactions, test_fraction=test_fraction, seed=split_seed)
     elif kind == "last":
         rest, test = last_split(interactions, last_n=last_n)
@@ -131,12 +137,12 @@ def make_split(
         "dropped_test": len(interactions) - len(rest) - len(test),
         "dropped_valid": len(rest) - len(train) - len(valid),
     }
-    if not len(test):
+    if test_fraction and not len(test):
         raise DataError(
             f"the {kind} split leaves no test interactions ({notes['dropped_test']} were dropped: their "
             "users or items are not in train). Use more data, a larger core, or another split."
         )
-    return Split(train, valid, test, kind, notes)
+    return Split(train, valid, test, kind, notes, interactions.without(train, valid, test))
 
 
 def _parts(

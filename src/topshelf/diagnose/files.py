@@ -5,43 +5,77 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from topshelf import files
 from topshelf.diagnose import tables
 from topshelf.diagnose.run import Diagnosis
-from topshelf.errors import ConfigError
+from topshelf.errors import CheckpointError, ConfigError
 from topshelf.report import Page
-from topshelf.training.checkpoint import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+PLOTS = (
+    "gradient-concentration",
+    "gradient-sizes",
+    "thresholds",
+    "threshold-errors",
+    "scores",
+    "hits",
+    "bound",
+    "lambda-weights",
+    "time",
+    "weights",
+)
+_ENDINGS = ("png", "svg")
 NO_PLOTS = "No plots: matplotlib is not installed (pip install 'topshelf[plot]')."
 
 
 def write(found: Diagnosis, out: str | Path) -> list[Path]:
-    """Write diagnose.html, diagnose.json and the plots into ``out``; without matplotlib, no plots."""
-    folder = Path(out)
-    check_folder(folder)
-    files = [folder / "diagnose.json", folder / "diagnose.html"]
-    write_text(files[0], json.dumps(found.to_json(), indent=1) + "\n")
+    """Write diagnose.html, diagnose.json and the plots into ``out``; without matplotlib, no plots.
+
+    The folder appears whole; an earlier diagnosis there is replaced.
+    """
+    check_folder(Path(out))
+    content = {"diagnose.json": (json.dumps(found.to_json(), indent=1) + "\n").encode()}
     drawings: dict[str, str] = {}
     for name, figure in _figures(found).items():
-        for ending in ("png", "svg"):
-            files.append(folder / f"{name}.{ending}")
-            files[-1].write_bytes(_bytes(figure, ending))
-        drawings[name] = files[-1].read_text(encoding="utf-8")
-    page(found, drawings).write(files[1])
-    return files
+        content |= {f"{name}.{ending}": _bytes(figure, ending) for ending in _ENDINGS}
+        drawings[name] = content[f"{name}.svg"].decode()
+    content["diagnose.html"] = page(found, drawings).html().encode()
+    with files.new_folder(out, replace=True) as fresh:
+        for name, raw in content.items():
+            files.write_bytes(fresh / name, raw)
+    return [Path(out) / name for name in content]
 
 
 def check_folder(folder: Path) -> None:
-    """Better before hours of training than after."""
+    """Better before hours of training than after: new, empty, or an earlier diagnosis and nothing else."""
+    if not (files.is_free(folder) or _is_ours(folder)):
+        raise ConfigError(
+            f"--out must be a new or empty folder, or an earlier diagnosis, and {folder} holds something else; choose "
+            "another --out"
+        )
+    if not folder.exists():  # made and removed, to see that it can be
+        with suppress(_Tried), files.new_folder(folder):
+            raise _Tried
+
+
+class _Tried(Exception):  # noqa: N818  not an error
+    """The folder can be made."""
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether nothing of anybody else is lost when the folder is replaced."""
+    written = {"diagnose.json", "diagnose.html", *(f"{name}.{ending}" for name in PLOTS for ending in _ENDINGS)}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out {folder} cannot be made: {error}") from None
+        is_diagnosis = "advice" in files.read_json(folder / "diagnose.json")
+        return is_diagnosis and {path.name for path in folder.iterdir()} <= written
+    except (CheckpointError, OSError):
+        return False
 
 
 def can_plot() -> bool:

@@ -90,11 +90,12 @@ def _registry(name: str) -> dict[str, type[Model]]:
 
 
 def build_loss(config: RunConfig, n_queries: int, n_items: int, n_positives: int) -> Loss:
-    cls = LOSSES[config.loss.name]
+    cls = LOSSES[one_of("loss.name", config.loss.name, LOSSES)]
+    settings = complete("loss", LOSSES, config.loss, _GIVEN_TO_LOSS)
     sizes = {"n_queries": n_queries, "n_items": n_items, "n_positives": n_positives}
     given: dict[str, Any] = {name: size for name, size in sizes.items() if name in _parameters(cls)}
     with _initial_values(config.seed, _OF_LOSS):
-        return cls(**given, **config.loss.settings)
+        return cls(**given, **settings)
 
 
 def build_negatives(config: RunConfig, loss: Loss) -> Negatives:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +13,27 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from topshelf import files
 from topshelf.errors import CheckpointError
 
 FORMAT = 1
 
 
-def save(path: str | Path, state: dict[str, Any]) -> None:
-    """Write nested dicts and lists of tensors, numbers, strings and None.
+def save(path: str | Path, state: dict[str, Any], *, run: str | None = None) -> None:
+    """Write nested dicts and lists of tensors, numbers, strings and None; ``run`` is the id of the run it belongs to.
 
     The file appears whole or not at all: when the disk is full, the one that was there before is kept.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = _flatten(state, tensors)
     sums = {name: _checksum(tensor) for name, tensor in tensors.items()}
-    content = json.dumps({"format": FORMAT, "skeleton": skeleton, "crc32": sums})
+    content = json.dumps({"format": FORMAT, "run": run, "skeleton": skeleton, "crc32": sums})
     header = {"topshelf": content, "crc32": str(zlib.crc32(content.encode()))}
-
-    def write(file: Path) -> None:
-        save_file(tensors, file, metadata=header)
-
-    write_atomically(path, write)
+    files.write(path, lambda file: save_file(tensors, file, metadata=header))
 
 
-def load(path: str | Path) -> dict[str, Any]:
-    """Read what :func:`save` wrote; a damaged or foreign file is a :class:`CheckpointError`."""
+def load(path: str | Path, *, run: str | None = None) -> dict[str, Any]:
+    """Read what :func:`save` wrote; a damaged file, and one of another run, is a :class:`CheckpointError`."""
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path} does not exist")
@@ -52,47 +47,14 @@ def load(path: str | Path) -> dict[str, Any]:
         header = json.loads(content)
         if header["format"] != FORMAT:
             raise ValueError(f"it has format {header['format']!r}, and this version reads format {FORMAT}")
+        if header.get("run") != run:
+            raise ValueError(f"it belongs to run {header.get('run')}, and its folder to run {run}")
         for name, tensor in tensors.items():
             if _checksum(tensor) != header["crc32"][name]:
                 raise ValueError(f"the checksum of {name!r} does not match")
         return dict(_restore(header["skeleton"], tensors))
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged or not a topshelf file: {error}") from None
-
-
-def write_atomically(path: str | Path, write: Any) -> None:
-    """Call ``write(temporary)``, sync it to disk and move it into place; clean up and say why when that fails."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())  # safetensors writes for the owner alone
-        temporary.replace(path)
-    except (OSError, SafetensorError) as error:
-        kept = "the file that was there before is kept" if path.exists() else "nothing was written"
-        raise CheckpointError(
-            f"cannot write {path}: {error}; {kept}. Free some space or choose another --out"
-        ) from error
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Write a text file atomically."""
-
-    def write(file: Path) -> None:
-        file.write_text(text, encoding="utf-8")
-
-    write_atomically(path, write)
 
 
 def _flatten(value: Any, tensors: dict[str, Tensor]) -> Any:

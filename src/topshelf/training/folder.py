@@ -1,14 +1,18 @@
 """A run on disk: what was asked, what was used, what came out.
 
 RUN/
+  run.json                  the run's id, the config as it began, and the checksums of the data
   config.toml               the resolved config: every setting, defaults included
   environment.json          versions, machine, threads, seed
   log.jsonl                 one line an epoch
-  metrics.json              the numbers, with their protocol
+  metrics.json              the numbers, with their protocol; there when the run is finished
   model.safetensors         the chosen weights
-  interactions.safetensors  train, validation and test lists (the seen lists of serving)
+  interactions.safetensors  train, validation and test lists, and what no part has (the seen lists of serving)
   users.parquet items.parquet   id maps, and titles where there are any
   checkpoint.safetensors    the trainer's whole state, for --resume
+
+The folder appears whole, with everything down to the data, or not at all. One process at a time writes to it. The run's
+id is in the model, the checkpoint and the metrics, so that files of two runs are never taken for one.
 """
 
 from __future__ import annotations
@@ -16,7 +20,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
+import secrets
 import sys
+import tomllib
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,12 +36,16 @@ import numpy as np
 import polars as pl
 import torch
 
+from topshelf import files
 from topshelf.config import RunConfig, make_config, read_config, to_toml
 from topshelf.data import Dataset, IdMap, Interactions, Split
-from topshelf.errors import CheckpointError, ConfigError
+from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfWarning
+from topshelf.ragged import Ragged
 from topshelf.training import checkpoint
 
-_PARTS = ("train", "valid", "test")
+_FORMAT = 1
+_PARTS = ("train", "valid", "test", "left_out")
+_LABEL = re.compile(r"# topshelf run ([0-9a-f]+)")
 
 
 class RunFolder:
@@ -38,6 +53,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.identity_file = self.path / "run.json"
         self.config = self.path / "config.toml"
         self.environment = self.path / "environment.json"
         self.log = self.path / "log.jsonl"
@@ -49,28 +65,33 @@ class RunFolder:
         self.checkpoint = self.path / "checkpoint.safetensors"
 
     @classmethod
-    def create(cls, path: str | Path, config: RunConfig, dataset: Dataset) -> RunFolder:
-        """A new run folder; one that already holds a run is left alone."""
-        folder = cls(path)
-        folder.check_new()
-        try:
-            folder.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(f"cannot make the folder {folder.path}: {error}") from None
-        folder._save_dataset(dataset)
-        checkpoint.write_text(folder.environment, json.dumps({**environment(), "seed": config.seed}, indent=2) + "\n")
-        # Last, because its presence says that the folder can be resumed.
-        checkpoint.write_text(folder.config, to_toml(config))
-        return folder
+    @contextmanager
+    def create(cls, path: str | Path, config: RunConfig, dataset: Dataset) -> Iterator[RunFolder]:
+        """A new run folder, held by this process while the block runs."""
+        cls(path).check_new()
+        with ExitStack() as held:
+            with files.new_folder(path) as fresh:
+                held.enter_context(files.owned(fresh))  # before it is in place: nobody else can take it
+                cls(fresh)._begin(config, dataset)
+            yield cls(path)
 
-    def check_new(self) -> None:
-        if self.config.exists():
-            raise ConfigError(
-                f"{self.path} already holds a run; go on with it (topshelf train --resume {self.path}), "
-                "or choose another --out"
-            )
-        if (self.path / "study.json").exists():  # what topshelf tune keeps; it would not go on in a run's folder
-            raise ConfigError(f"{self.path} holds a study; choose another --out, such as {self.path / 'best'}")
+    @classmethod
+    @contextmanager
+    def whole(cls, path: str | Path, config: RunConfig, dataset: Dataset) -> Iterator[RunFolder]:
+        """A new run folder that appears when the block ends: for a model that is fitted already."""
+        cls(path).check_new()
+        with files.new_folder(path) as fresh:
+            folder = cls(fresh)
+            folder._begin(config, dataset)
+            yield folder
+
+    @classmethod
+    @contextmanager
+    def resume(cls, path: str | Path) -> Iterator[RunFolder]:
+        """The run in a folder, held by this process while the block runs."""
+        folder = cls.open(path)
+        with files.owned(folder.path):
+            yield folder
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -78,55 +99,163 @@ class RunFolder:
         if not folder.path.exists():
             raise CheckpointError(f"{path} does not exist; a run folder is what topshelf train --out makes")
         if not folder.config.is_file():
+            if folder.identity_file.is_file():
+                raise CheckpointError(f"{path} is damaged: its config.toml is missing; restore it from a copy")
             raise CheckpointError(f"{path} is not a run folder: it has no config.toml")
         return folder
 
+    def check_new(self) -> None:
+        """Refuse a folder that holds anything."""
+        if self.config.exists() or self.identity_file.exists():
+            raise ConfigError(
+                f"{self.path} already holds a run; continue it (topshelf train --resume {self.path}), "
+                "or choose another --out"
+            )
+        if (self.path / "study.json").exists():  # what topshelf tune keeps
+            raise ConfigError(f"{self.path} holds a study; choose another --out, such as {self.path / 'best'}")
+        if not files.is_free(self.path):
+            raise ConfigError(
+                f"--out must be a new or empty folder, and {self.path} holds something else; choose another --out"
+            )
+
+    @cached_property
+    def identity(self) -> dict[str, Any] | None:
+        """What run.json says; None for a folder of a version that wrote none."""
+        if not self.identity_file.exists():
+            return None
+        content = files.read_sealed(self.identity_file)
+        if content.get("format") != _FORMAT or not isinstance(content.get("run"), str):
+            raise CheckpointError(
+                f"{self.identity_file} must have format {_FORMAT} and the id of a run, got format "
+                f"{content.get('format')!r}; it is damaged, or of another version of topshelf"
+            )
+        return content
+
+    @property
+    def run(self) -> str | None:
+        return None if self.identity is None else self.identity["run"]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.metrics.exists()
+
     def load_config(self) -> RunConfig:
-        return make_config(read_config(self.config))
+        values = read_config(self.config)
+        if self.identity is not None:
+            self._check_config(values)
+        return make_config(values)
+
+    def _check_config(self, values: Mapping[str, Any]) -> None:
+        """Refuse another run's config and one that was cut off; say what a person has changed."""
+        text = self.config.read_text(encoding="utf-8")
+        began_as = str(self.identity and self.identity.get("config"))
+        if text == began_as:
+            return
+        label = _LABEL.match(text)
+        if label is not None and label[1] != self.run:
+            raise CheckpointError(f"{self.config} is of another run ({label[1]}) than {self.path} ({self.run})")
+        before, now = _flat(tomllib.loads(began_as)), _flat(values)
+        if missing := [name for name in before if name not in now]:
+            named = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
+            raise CheckpointError(
+                f"{self.config} is damaged: it must have every setting of the run, and has no {named}. Restore it "
+                "from a copy"
+            )
+        changes = [
+            f"{name} is {now[name]!r}, was {before.get(name, 'not set')!r}"
+            for name in now
+            if now[name] != before.get(name)
+        ]
+        if changes:
+            _say(f"{self.config} was edited after the run began: {'; '.join(changes)}")
+
+    def _begin(self, config: RunConfig, dataset: Dataset) -> None:
+        run = secrets.token_hex(8)
+        self._save_dataset(dataset)
+        files.write_text(
+            self.environment, json.dumps({"run": run, **environment(), "seed": config.seed}, indent=2) + "\n"
+        )
+        text = f"# topshelf run {run}\n{to_toml(config)}"
+        files.write_text(self.config, text)
+        sums = {path.name: files.digest(path) for path in (self.interactions, self.users, self.items)}
+        files.write_sealed(self.identity_file, {"format": _FORMAT, "run": run, "config": text, "sha256": sums})
 
     def _save_dataset(self, dataset: Dataset) -> None:
         split = dataset.split
         state: dict[str, Any] = {"name": dataset.name, "kind": split.kind, "notes": dict(split.notes)}
         for part in _PARTS:
-            interactions = getattr(split, part)
-            state[part] = {"indptr": _tensor(interactions.indptr), "indices": _tensor(interactions.indices)}
+            if (interactions := getattr(split, part)) is not None:
+                state[part] = {"indptr": _tensor(interactions.indptr), "indices": _tensor(interactions.indices)}
         checkpoint.save(self.interactions, state)
         items = {"id": split.items.values}
         if dataset.titles is not None:
             items["title"] = pl.Series(dataset.titles, dtype=pl.String)
-        _write_parquet(self.users, pl.DataFrame({"id": split.users.values}))
-        _write_parquet(self.items, pl.DataFrame(items))
+        files.write(self.users, pl.DataFrame({"id": split.users.values}).write_parquet)
+        files.write(self.items, pl.DataFrame(items).write_parquet)
 
     def load_dataset(self) -> Dataset:
+        """The data, checked: every index in it may reach compiled code."""
+        self._check_data_files()
         state = checkpoint.load(self.interactions)
         users, items = _read_parquet(self.users), _read_parquet(self.items)
-        maps = IdMap(users["id"]), IdMap(items["id"])
         try:
-            parts = {
-                part: Interactions(state[part]["indptr"].numpy(), state[part]["indices"].numpy(), *maps)
-                for part in _PARTS
-            }
-            split = Split(**parts, kind=state["kind"], notes=state["notes"])
-            titles = items["title"].to_list() if "title" in items.columns else None
-            return Dataset(state["name"], split, titles)
-        except (KeyError, AttributeError) as error:
-            raise CheckpointError(f"{self.interactions} is damaged: {error}") from None
+            maps = IdMap(users["id"]), IdMap(items["id"])
+            parts = {name: _interactions(state[name], name, *maps) for name in _PARTS if name in state}
+            split = Split(**parts, kind=str(state["kind"]), notes=dict(state["notes"]))
+            _check_disjoint(parts)
+            titles = items["title"].cast(pl.String).to_list() if "title" in items.columns else None
+            return Dataset(str(state["name"]), split, titles)
+        except (KeyError, AttributeError, TypeError, ValueError, DataError, pl.exceptions.PolarsError) as error:
+            raise CheckpointError(f"{self.path} is damaged: its data do not fit together: {error}") from None
+
+    def _check_data_files(self) -> None:
+        sums = {} if self.identity is None else self.identity.get("sha256")
+        for path in (self.interactions, self.users, self.items):
+            if not path.is_file():
+                raise CheckpointError(f"{self.path} is damaged: {path.name} is missing")
+            if self.identity is not None and (not isinstance(sums, dict) or sums.get(path.name) != files.digest(path)):
+                raise CheckpointError(
+                    f"{path} is damaged or of another run: its checksum is not the one in {self.identity_file.name}"
+                )
 
     def save_model(self, state: dict[str, Any]) -> None:
-        checkpoint.save(self.model, state)
+        checkpoint.save(self.model, state, run=self.run)
 
     def load_model(self) -> dict[str, Any]:
         if not self.model.exists():
             raise CheckpointError(
-                f"{self.path} has no finished model yet; go on with it: topshelf train --resume {self.path}"
+                f"{self.path} has no model yet: its run is not finished. Finish it: topshelf train --resume {self.path}"
             )
-        return checkpoint.load(self.model)
+        return checkpoint.load(self.model, run=self.run)
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        checkpoint.save(self.checkpoint, state, run=self.run)
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        return checkpoint.load(self.checkpoint, run=self.run) if self.checkpoint.exists() else None
+
+    def save_metrics(self, content: dict[str, Any]) -> None:
+        """The last file of a run: it says which model its numbers are of."""
+        files.write_sealed(self.metrics, {**content, "run": self.run, "model_sha256": files.digest(self.model)})
 
     def load_metrics(self) -> dict[str, Any]:
-        try:
-            return dict(json.loads(self.metrics.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.metrics} cannot be read: {error}") from None
+        """The numbers, refused where they are not of this run's model."""
+        content = files.read_sealed(self.metrics)
+        if self.run is None:
+            return content
+        remedy = f"Write it again: delete it, then topshelf train --resume {self.path}"
+        if content.get("run") != self.run:
+            raise CheckpointError(f"{self.metrics} is of another run ({content.get('run')!r}). {remedy}")
+        if self.model.is_file() and content.get("model_sha256") != files.digest(self.model):
+            raise CheckpointError(f"{self.metrics} is of another model than {self.model.name}. {remedy}")
+        return content
+
+    def say_if_unfinished(self, best_epoch: int) -> None:
+        if not self.is_finished:
+            _say(
+                f"{self.path} is not finished: its model is the best so far (epoch {best_epoch}). Finish it: topshelf "
+                f"train --resume {self.path}"
+            )
 
 
 def environment() -> dict[str, Any]:
@@ -152,12 +281,31 @@ def peak_mib() -> float | None:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / units, 1)
 
 
+def _say(text: str) -> None:
+    warnings.warn(text, TopshelfWarning, stacklevel=2)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their whole names."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def _interactions(state: Mapping[str, Any], name: str, users: IdMap, items: IdMap) -> Interactions:
+    lists = Ragged(state["indptr"], state["indices"]).check(len(items), name, n_lists=len(users), unique=True)
+    return Interactions(lists.indptr.numpy(), lists.indices.numpy(), users, items)
+
+
+def _check_disjoint(parts: Mapping[str, Interactions]) -> None:
+    keys = np.sort(np.concatenate([part.keys() for part in parts.values()]))
+    if (keys[1:] == keys[:-1]).any():
+        raise DataError(f"an interaction is in two of the parts {', '.join(parts)}")
+
+
 def _tensor(values: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64).copy())
-
-
-def _write_parquet(path: Path, frame: pl.DataFrame) -> None:
-    checkpoint.write_atomically(path, frame.write_parquet)
 
 
 def _read_parquet(path: Path) -> pl.DataFrame:

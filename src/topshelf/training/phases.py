@@ -11,13 +11,13 @@ import torch
 
 from topshelf.config import RunConfig
 from topshelf.data import Split
-from topshelf.errors import ConfigError, DataError, TrainingError
-from topshelf.evaluation import ndcg
+from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
+from topshelf.evaluation import check_json, ndcg
 from topshelf.models import Model
 from topshelf.ragged import Ragged, merge
 from topshelf.training.build import build_model, build_objective
 from topshelf.training.folder import RunFolder
-from topshelf.training.trainer import Interrupted, Trainer
+from topshelf.training.trainer import Interrupted, Trainer, load_weights
 from topshelf.training.watchers import RunWatcher, stop_on_signals
 
 
@@ -27,21 +27,27 @@ class StoppedEarly(TrainingError):  # noqa: N818  nothing went wrong
 
 @dataclass(frozen=True)
 class Lists:
-    """The three parts of a split as ragged lists on the training device."""
+    """The parts of a split as ragged lists on the training device."""
 
     train: Ragged
     valid: Ragged
     test: Ragged
+    left_out: Ragged
 
     @classmethod
     def of(cls, split: Split, device: str) -> Lists:
-        return cls(*(part.ragged().to(device) for part in (split.train, split.valid, split.test)))
+        left_out = split.train.none() if split.left_out is None else split.left_out
+        return cls(*(part.ragged().to(device) for part in (split.train, split.valid, split.test, left_out)))
 
     def histories(self, config: RunConfig) -> Ragged:
         """What the final model has seen of each user."""
         if config.train.refit == "all":
-            return merge(merge(self.train, self.valid), self.test)
+            return self.everything()
         return merge(self.train, self.valid) if config.train.refit else self.train
+
+    def everything(self) -> Ragged:
+        """All that each user has, in whichever part, and in none."""
+        return merge(self.train, self.valid, self.test, self.left_out)
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,21 @@ class Outcome:
         state = {name: getattr(self, name) for name in ("best_epoch", "seconds", "valid_score", "measured")}
         return {"model": self.model.state_dict(), **state}
 
+    @classmethod
+    def of(cls, model: Model, state: dict[str, Any]) -> Outcome:
+        """A model with the weights and numbers of a state that comes from a file, so each is checked."""
+        load_weights(model, state["model"])
+        score, measured = state["valid_score"], state["measured"]
+        if type(state["best_epoch"]) is not int or not isinstance(state["seconds"], int | float):
+            raise ValueError(
+                f"best_epoch and seconds must be numbers, got {state['best_epoch']!r}, {state['seconds']!r}"
+            )
+        if not (score is None or isinstance(score, int | float)):
+            raise ValueError(f"valid_score must be a number, got {score!r}")
+        if measured is not None:
+            check_json(measured)
+        return cls(model, state["best_epoch"], float(state["seconds"]), score, measured)
+
 
 class Phases:
     """Fits a config's model, from the start or from a checkpoint.
@@ -78,7 +99,7 @@ class Phases:
         _check_device(config.train.device)
         self.folder: RunFolder | None = None
         self.lists = Lists.of(split, config.train.device)
-        _check_parts(self.lists, split.kind)
+        _check_parts(self.lists, split.kind, config.data.test_fraction)
         self._first_model = self._new_model()
         if not self._first_model.is_closed_form:
             self._first_trainer = self._trainer(config, self._first_model, self.lists.train, self._validate)
@@ -94,7 +115,7 @@ class Phases:
                 measured = self._measured(Outcome(model, 0, 0.0))
             model.fit(self.lists.histories(self.config))
             return Outcome(model, 0, time.perf_counter() - started, valid_score, measured)
-        if checkpoint is None or checkpoint["phase"] == "train":
+        if checkpoint is None or _phase(checkpoint) == "train":
             self._drive(self._first_trainer, "train", {}, checkpoint)
             progress = self._first_trainer.progress
             chosen = Outcome(model, progress.best_epoch, progress.seconds, progress.best_score)
@@ -122,7 +143,8 @@ class Phases:
         return Outcome(model, extra["best_epoch"], seconds, extra["valid_score"], extra["measured"])
 
     def _measured(self, chosen: Outcome) -> dict[str, Any] | None:
-        return self._measure(chosen) if self.config.train.refit == "all" else None
+        has_test = self.lists.test.indices.numel() > 0
+        return self._measure(chosen) if self.config.train.refit == "all" and has_test else None
 
     def _handed_on(self, chosen: Outcome) -> dict[str, Any]:
         """What the refit's checkpoints must remember of the first phase."""
@@ -164,7 +186,7 @@ class Phases:
 
     def _stopped(self, trainer: Trainer) -> str:
         where = f"stopped in epoch {trainer.progress.epoch + 1}"
-        return where if self.folder is None else f"{where}; go on with: topshelf train --resume {self.folder.path}"
+        return where if self.folder is None else f"{where}; continue with: topshelf train --resume {self.folder.path}"
 
     def _trainer(
         self, config: RunConfig, model: Model, positives: Ragged, validate: Callable[[Model], float] | None
@@ -183,9 +205,38 @@ class Phases:
         return build_model(self.config, self.split.n_users, self.split.n_items).to(self.config.train.device)
 
 
-def _check_parts(lists: Lists, kind: str) -> None:
+def _phase(checkpoint: dict[str, Any]) -> str:
+    """The phase that a checkpoint is of; its structure is checked, for files are untrusted."""
+    found, extra = checkpoint.get("phase"), checkpoint.get("extra")
+    kinds: dict[str, Any] = {
+        "best_epoch": int,
+        "seconds": float,
+        "valid_score": float,
+        "measured": (dict, type(None)),
+        "log": str,
+    }
+    is_sound = isinstance(checkpoint.get("trainer"), dict) and (
+        found == "train"
+        or (
+            found == "refit"
+            and isinstance(extra, dict)
+            and all(name in extra and isinstance(extra[name], kind) for name, kind in kinds.items())
+            and extra["best_epoch"] >= 1
+        )
+    )
+    if not is_sound:
+        raise CheckpointError(
+            f"the checkpoint is damaged: it has no state of a phase that can be resumed, got {found!r}"
+        )
+    return str(found)
+
+
+def _check_parts(lists: Lists, kind: str, test_fraction: float) -> None:
     """Better now than after hours of training."""
-    for name, setting in (("valid", "data.valid_fraction"), ("test", "data.test_fraction")):
+    wanted = {"valid": "data.valid_fraction", "test": "data.test_fraction"}
+    if test_fraction == 0:
+        del wanted["test"]
+    for name, setting in wanted.items():
         if getattr(lists, name).indices.numel() == 0:
             raise DataError(
                 f"the {name} part of the {kind} split is empty: no user has anything left to find there. Use more "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,6 @@ from topshelf.data import Dataset, load_split
 from topshelf.errors import CheckpointError, ConfigError, at_most
 from topshelf.evaluation import Evaluation, evaluate
 from topshelf.models import Model
-from topshelf.training import checkpoint
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
 from topshelf.training.phases import Lists, Outcome, Phases
@@ -32,6 +30,7 @@ class Fitted:
     seconds: float = 0.0
     valid_score: float | None = None
     measured: dict[str, Any] | None = None
+    is_finished: bool = True
 
     def evaluate(
         self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None, *, part: str = "test"
@@ -41,6 +40,11 @@ class Fitted:
         Validation masks train only. With ``train.refit`` the model has seen the validation part, so its numbers
         there are not those of a held-out set; with ``refit = "all"`` it has seen the test part too, and is refused.
         """
+        if part == "test" and not len(self.dataset.split.test):
+            raise ConfigError(
+                "this run has no test part (data.test_fraction = 0), so there is nothing to evaluate on; its "
+                "validation numbers are in metrics.json"
+            )
         if self.measured is not None:
             raise ConfigError(
                 "this model was refitted on everything, the test part too (train.refit = 'all'); its numbers, made "
@@ -67,9 +71,11 @@ class Fitted:
         """The evaluation on the test part that the config asks for, made once."""
         return self.evaluate()
 
-    def test_json(self) -> dict[str, Any]:
-        """The numbers of the test part: this model's, or those measured before the refit on everything."""
-        return self.measured if self.measured is not None else self.test.to_json()
+    def test_json(self) -> dict[str, Any] | None:
+        """The numbers of the test part, or None without one: this model's, or those from before the refit on all."""
+        if self.measured is not None:
+            return self.measured
+        return self.test.to_json() if len(self.dataset.split.test) else None
 
     def _cutoffs(self) -> tuple[int, ...]:
         """The config's cut-offs, without those longer than the catalogue."""
@@ -81,16 +87,16 @@ class Fitted:
         # A refitted model has seen the validation part; what counts is the score that chose the epoch.
         valid = {f"ndcg@{self.config.k}": self.valid_score} if refit else self.evaluate(part="valid").to_json()["mean"]
         return {
-            "protocol": test["protocol"],
+            "protocol": self.config.evaluate.protocol,
             "k": self.config.k,
             "model": self.config.model.name,
             "loss": None if self.model.is_closed_form else self.config.loss.name,
             "data": self.dataset.name,
             "seed": self.config.seed,
             "refit": refit,
-            "test": {**test["mean"], **test["extras"]},
-            "test_intervals": test["interval"],
-            "test_users": {"evaluated": test["n_evaluated"], "skipped": test["n_skipped"]},
+            "test": test and {**test["mean"], **test["extras"]},
+            "test_intervals": test and test["interval"],
+            "test_users": test and {"evaluated": test["n_evaluated"], "skipped": test["n_skipped"]},
             "valid": valid,
             "best_epoch": self.best_epoch,
             "seconds": round(self.seconds, 3),
@@ -112,47 +118,51 @@ def fit(
     if out is not None:
         RunFolder(out).check_new()
     dataset = dataset or load_dataset(config)
-    n_items = dataset.split.n_items
-    at_most("k", config.k, n_items, f"{dataset.name} has {n_items} items")
-    at_most("loss.k", config.loss.settings.get("k", 1), n_items, f"{dataset.name} has {n_items} items")
     phases = _phases(config, dataset, quiet)
-    folder = RunFolder.create(out, config, dataset) if out is not None else None
-    return _finish(phases, dataset, folder, None)
+    if out is None:
+        return _finish(phases, dataset, None, None)
+    with RunFolder.create(out, config, dataset) as folder:
+        return _finish(phases, dataset, folder, None)
 
 
 def resume(out: str | Path, *, quiet: bool = True) -> Fitted:
-    """Go on with a run that was stopped; it ends as it would have ended uninterrupted. A finished run is loaded."""
-    folder = RunFolder.open(out)
-    if folder.metrics.exists():
+    """Continue a run that was stopped; it ends as it would have ended uninterrupted. A finished run is loaded."""
+    if RunFolder.open(out).is_finished:
         return load(out)
-    state = checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
-    dataset = folder.load_dataset()
-    return _finish(_phases(folder.load_config(), dataset, quiet), dataset, folder, state)
+    with RunFolder.resume(out) as folder:
+        config, dataset, state = folder.load_config(), folder.load_dataset(), folder.load_checkpoint()
+        return _finish(_phases(config, dataset, quiet), dataset, folder, state)
 
 
 def load(out: str | Path) -> Fitted:
-    """The model that a run folder holds."""
+    """The model that a run folder holds; a :class:`TopshelfWarning` says so if its run is not finished."""
     folder = RunFolder.open(out)
     config, dataset, state = folder.load_config(), folder.load_dataset(), folder.load_model()
+    if folder.is_finished:
+        folder.load_metrics()  # refused where they are of another model
     model = build_model(config, dataset.split.n_users, dataset.split.n_items)
     try:
-        model.load_state_dict(state["model"])
-        outcome = Outcome(model, *(state[name] for name in ("best_epoch", "seconds", "valid_score", "measured")))
-    except (KeyError, RuntimeError) as error:
-        raise CheckpointError(f"{folder.model} does not fit its config: {error}") from None
+        outcome = Outcome.of(model, state)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        raise CheckpointError(f"{folder.model} does not fit its config, or is damaged: {error}") from None
     lists = Lists.of(dataset.split, "cpu")
     # Until its last phase is over, a run's model is that of the first, which has seen train alone.
-    model.attach(lists.histories(config) if "refit" in state or folder.metrics.exists() else lists.train)
-    return Fitted(config, dataset, **vars(outcome))
+    model.attach(lists.histories(config) if "refit" in state or folder.is_finished else lists.train)
+    folder.say_if_unfinished(outcome.best_epoch)
+    return Fitted(config, dataset, **vars(outcome), is_finished=folder.is_finished)
 
 
 def save(fitted: Fitted, out: str | Path) -> None:
     """Write a fitted model as a run folder."""
-    folder = RunFolder.create(out, fitted.config, fitted.dataset)
-    _keep(folder, fitted)
+    with RunFolder.whole(out, fitted.config, fitted.dataset) as folder:
+        _keep(folder, fitted)
 
 
 def _phases(config: RunConfig, dataset: Dataset, quiet: bool) -> Phases:
+    n_items = dataset.split.n_items
+    for name, k in (("k", config.k), ("loss.k", config.loss.settings.get("k", 1))):
+        at_most(name, k, n_items, f"{dataset.name} has {n_items} items")
+
     def measure(outcome: Outcome) -> dict[str, Any]:
         return Fitted(config, dataset, **vars(outcome)).test.to_json()
 
@@ -171,4 +181,4 @@ def _keep(folder: RunFolder, fitted: Fitted) -> None:
     names = ("model", "best_epoch", "seconds", "valid_score", "measured")
     state = Outcome(*(getattr(fitted, name) for name in names)).state_dict()
     folder.save_model({**state, "refit": fitted.config.train.refit})  # what it has seen, should nothing more be written
-    checkpoint.write_text(folder.metrics, json.dumps(fitted.summary(), indent=2) + "\n")
+    folder.save_metrics(fitted.summary())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from topshelf.config import ThresholdSettings, TrainSettings
@@ -37,6 +39,16 @@ class Progress:
     best_score: float = -math.inf
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, state: Any, epochs: int, steps: int) -> Progress:
+        """The progress in a state that comes from a file."""
+        progress: Progress = TypeAdapter(cls).validate_json(json.dumps(state), strict=True)  # no "3" for 3
+        if not (0 <= progress.best_epoch <= progress.epoch <= epochs and 0 <= progress.step <= steps):
+            raise ValueError(f"it stands at epoch {progress.epoch}, step {progress.step}, outside of {epochs} epochs")
+        if not all(record.keys() >= {"epoch", "loss"} for record in progress.history):
+            raise ValueError("its history has records without epoch or loss")
+        return progress
 
 
 class Watcher(Protocol):
@@ -203,11 +215,36 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state that comes from a file, so each part of it is checked."""
         try:
-            self.model.load_state_dict(state["model"])
+            progress = Progress.of(state["progress"], self.settings.epochs, len(self.batches))
+            if state["best_weights"] is not None:
+                load_weights(self.model, state["best_weights"])  # only to see that they fit
+            load_weights(self.model, state["model"])
             self.loss.load_state_dict(state["loss"])
             self.optimizer.load_state_dict(state["optimizer"])
-            self.best_weights = state["best_weights"]
-            self.progress = Progress(**state["progress"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"the checkpoint does not fit this run: {error}") from None
+            _check_moments(self.optimizer)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            raise CheckpointError(f"the checkpoint does not fit this run, or is damaged: {error}") from None
+        self.best_weights, self.progress = state["best_weights"], progress
+
+
+def load_weights(model: Model, weights: Any) -> None:
+    """Weights that come from a file: every name and shape must fit, every number must be finite."""
+    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise ValueError("a model's weights must be named tensors")
+    model.load_state_dict(weights)
+    for name, value in model.state_dict().items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise ValueError(f"the weights of {name} must be finite")
+
+
+def _check_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Torch does not compare the shapes of an optimizer's state with those of its parameters; a step would fail."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for name, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape and value.numel() != 1:
+                    raise ValueError(
+                        f"the optimizer's {name} must have the shape {tuple(parameter.shape)}, got {tuple(value.shape)}"
+                    )

@@ -21,8 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from topshelf.errors import CheckpointError
-from topshelf.training import checkpoint
+from topshelf import files
 from topshelf.training.folder import RunFolder
 from topshelf.training.trainer import Trainer
 
@@ -65,7 +64,7 @@ class RunWatcher:
         self._bar.update(self._task, completed=progress.epoch * len(trainer.batches) + progress.step)
         if self.folder is not None:
             lines = "".join(self._line(record) for record in progress.history)
-            checkpoint.write_text(self.folder.log, self.extra.get("log", "") + lines)
+            files.write_text(self.folder.log, self.extra.get("log", "") + lines)
             if progress.epoch == progress.step == 0:
                 self.save(trainer)
 
@@ -79,13 +78,7 @@ class RunWatcher:
         if self._task is not None:
             self._bar.update(self._task, shown=self._shown(trainer, record))
         if self.folder is not None:
-            try:
-                with self.folder.log.open("a", encoding="utf-8") as file:
-                    file.write(self._line(record))
-            except OSError as error:
-                raise CheckpointError(
-                    f"cannot write {self.folder.log}: {error}; the last checkpoint is kept"
-                ) from error
+            files.append(self.folder.log, self._line(record))
             if self._is_due(trainer):
                 self.save(trainer)
 
@@ -94,8 +87,7 @@ class RunWatcher:
 
     def save(self, trainer: Trainer) -> None:
         if self.folder is not None:
-            state = {"phase": self.phase, "extra": self.extra, "trainer": trainer.state_dict()}
-            checkpoint.save(self.folder.checkpoint, state)
+            self.folder.save_checkpoint({"phase": self.phase, "extra": self.extra, "trainer": trainer.state_dict()})
             self._saved = time.monotonic()
 
     def _is_due(self, trainer: Trainer) -> bool:

@@ -7,8 +7,8 @@ import json
 import shlex
 from typing import Any
 
+from topshelf.files import write_text
 from topshelf.report import Page
-from topshelf.training.checkpoint import write_text
 from topshelf.tuning.folder import StudyFolder
 from topshelf.tuning.outcome import TrialRow, Tuned
 from topshelf.tuning.ranges import text

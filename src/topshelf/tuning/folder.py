@@ -21,7 +21,7 @@ from typing import Any
 
 from topshelf.config import RunConfig, make_config, read_config, to_toml
 from topshelf.errors import CheckpointError, ConfigError, one_of
-from topshelf.training.checkpoint import write_text
+from topshelf.files import write_text
 from topshelf.tuning.parts import Parts
 from topshelf.tuning.ranges import Choice, Interval, Range, Space, is_closed_form
 

@@ -8,6 +8,7 @@ from typing import Any
 from optuna.trial import Trial
 from rich.progress import TaskID, TextColumn
 
+from topshelf.terminal import printable
 from topshelf.training.trainer import Trainer
 from topshelf.training.watchers import progress_bar
 from topshelf.tuning.outcome import TrialRow, described
@@ -62,7 +63,7 @@ class StudyProgress:
 
     def say(self, text: str) -> None:
         if not self._quiet:
-            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._bar.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def epoch(self, number: int, trainer: Trainer) -> None:
         progress = trainer.progress

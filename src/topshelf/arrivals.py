@@ -1,0 +1,94 @@
+"""What came after training: new interactions, of users that the data know and of users that they do not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from topshelf.data import IdMap, Interactions
+from topshelf.errors import DataError, TopshelfWarning
+from topshelf.ragged import Ragged
+
+NOT_KNOWN = -1
+_NAMED = 5  # unknown items that a message names
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Some users with all that they have by now: what the data hold of them, and what came since."""
+
+    users: IdMap  # R names: the data's ids for those whom the data know
+    rows: Tensor  # (R,), their rows in the data, or NOT_KNOWN
+    lists: Ragged  # R lists of items
+
+    @property
+    def is_known(self) -> Tensor:
+        return self.rows != NOT_KNOWN
+
+
+def arrive(histories: Any, has: Ragged, users: IdMap, items: IdMap) -> Arrivals:
+    """The users of ``histories`` over the data's ``users`` and ``items``; ``has`` is what the data hold of each user.
+
+    ``histories`` maps ids of users to item ids; a user whom the data know keeps what they have there. Of a sequence of
+    lists, all users are new and their positions are their names. Items that the data do not know are skipped, and a
+    :class:`TopshelfWarning` counts and names them.
+    """
+    named = _named(histories)
+    found = [users.get(name) if isinstance(histories, Mapping) else None for name in named]
+    rows = torch.tensor([NOT_KNOWN if row is None else row for row in found], dtype=torch.int64)
+    names = [name if row is None else users.ids([row])[0] for name, row in zip(named, found, strict=True)]
+    owner = np.repeat(np.arange(len(named)), [len(some) for some in named.values()])
+    index = _known_items([item for some in named.values() for item in some], items)
+    is_item = index != NOT_KNOWN
+    old = has.select(rows[rows != NOT_KNOWN])
+    old_owner = (rows != NOT_KNOWN).nonzero().squeeze(1)[old.owner()]
+    whole = all(isinstance(name, int | np.integer) for name in names)
+    together = Interactions.from_indices(
+        np.concatenate([old_owner.numpy(), owner[is_item]]),
+        np.concatenate([old.indices.numpy(), index[is_item]]),
+        IdMap(pl.Series([name if whole else str(name) for name in names], dtype=None if names else pl.Int64)),
+        items,
+    )
+    return Arrivals(together.users, rows, together.ragged())
+
+
+def _named(histories: Any) -> dict[Any, list[Any]]:
+    if isinstance(histories, str) or hasattr(histories, "columns") or not isinstance(histories, Iterable):
+        raise DataError(
+            "histories must map each user to a list of item ids, or be a sequence of such lists, got "
+            f"{type(histories).__name__}. Of a polars frame: dict(frame.group_by('user').agg('item').iter_rows())"
+        )
+    named = dict(histories if isinstance(histories, Mapping) else enumerate(histories))
+    for name, some in named.items():
+        if isinstance(some, str) or not isinstance(some, Iterable):
+            raise DataError(f"the history of user {name!r} must be a list of item ids, got {some!r}")
+    return {name: list(some) for name, some in named.items()}
+
+
+def _known_items(wanted: list[Any], items: IdMap) -> np.ndarray:
+    """The index of each item, or NOT_KNOWN, which is said."""
+    index = np.array([NOT_KNOWN if (at := items.get(item)) is None else at for item in wanted], dtype=np.int64)
+    unknown = list(dict.fromkeys(item for item, at in zip(wanted, index.tolist(), strict=True) if at == NOT_KNOWN))
+    if not unknown:
+        return index
+    first = ", ".join(repr(item) for item in unknown[:_NAMED]) + ", ..." * (len(unknown) > _NAMED)
+    n_rows = int((index == NOT_KNOWN).sum())
+    if n_rows == len(wanted):
+        like = ", ".join(map(repr, items.ids(range(min(3, len(items))))))
+        raise DataError(
+            f"none of the {len(unknown)} items is in the run's data, got {first}; its items are like {like}"
+        )
+    warnings.warn(
+        f"{n_rows:,} of {len(wanted):,} interactions are skipped, for the run's data do not have their items "
+        f"({len(unknown):,} in all): {first}. Train again to list them",
+        TopshelfWarning,
+        stacklevel=2,
+    )
+    return index

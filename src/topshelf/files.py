@@ -1,0 +1,304 @@
+"""Files that appear whole or not at all, folders with one owner, and what killed processes left behind.
+
+Every file that topshelf writes goes through :func:`write`, :func:`new_folder` or :func:`append`. A file is made beside
+its place under a name that says which process makes it, synced to disk, and moved into place. When that process is
+killed, the next one that writes to the same place removes what was left.
+
+``step`` is called wherever a crash would leave another state on disk. It does nothing; ``tests/faults`` replaces it to
+kill the process, or to fill the disk, at each of these points.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+
+from topshelf.errors import CheckpointError, ConfigError
+
+LOCK = ".lock"
+_TEMPORARY = re.compile(
+    r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-(?P<started>\d*)-\d+\.(?P<kind>tmp|old)"
+)
+_NUMBERS = itertools.count()  # so that threads do not share a temporary file
+_DAY = 24 * 3600  # seconds after which leftovers of another machine are removed too
+_SEAL = "checksum"
+_FAILURES = (OSError, pl.exceptions.PolarsError, SafetensorError)
+
+
+def step(what: str, path: Path) -> None:
+    """A point between two changes on disk, named for the tests: ``write``, ``sync``, ``move``, ``done``."""
+
+
+def write(path: str | Path, content: Callable[[Path], object]) -> None:
+    """Call ``content(temporary)``, sync the file and move it into place; when that fails, the old file is kept."""
+    path = Path(os.path.realpath(path))  # a link stays a link
+    temporary = _beside(path)
+    if not path.parent.is_dir():
+        raise CheckpointError(f"cannot write {path}: the folder {path.parent} does not exist; make it first")
+    try:
+        sweep(path.parent, path.name)
+        step("write", path)
+        content(temporary)
+        step("sync", path)
+        _sync(temporary)
+        temporary.chmod(0o666 & ~_umask())  # safetensors writes for the owner alone
+        step("move", path)
+        temporary.replace(path)
+        step("done", path)
+        _sync_folder(path.parent)
+    except _FAILURES as error:
+        kept = "the file that was there before is kept" if path.exists() else "nothing was written"
+        raise CheckpointError(
+            f"cannot write {path}: {error}; {kept}. Free some space or choose another --out"
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def write_text(path: str | Path, text: str) -> None:
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    write(path, lambda file: file.write_bytes(content))
+
+
+def append(path: Path, text: str) -> None:
+    """Add a line to a log. A crash can cut the line, never an earlier one."""
+    try:
+        step("write", path)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+        step("done", path)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {path}: {error}; the last checkpoint is kept") from error
+
+
+def write_sealed(path: str | Path, content: dict[str, Any]) -> None:
+    """JSON with a checksum of its own, so that a damaged or edited file is noticed."""
+    write_text(path, json.dumps({**content, _SEAL: _seal(content)}, indent=2) + "\n")
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What :func:`write_sealed` wrote, checked. A file without a checksum, of an earlier version, is taken as it is."""
+    content = read_json(path)
+    if (sealed := content.pop(_SEAL, None)) is not None and sealed != _seal(content):
+        raise CheckpointError(f"{path} is damaged, or was edited: its checksum does not match its content")
+    return content
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds; anything else is a :class:`CheckpointError`."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: it cannot be read as JSON ({_reason(error)})") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} is damaged: it must hold a JSON object, got {type(content).__name__}")
+    return content
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {_reason(error)}") from None
+
+
+@contextmanager
+def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
+    """A folder to fill, moved to ``path`` when the block ends without an error; a crash leaves nothing there.
+
+    What is at ``path`` must be an empty folder or nothing, unless ``replace`` is given.
+    """
+    path = Path(os.path.realpath(path))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent, path.name)
+        fresh = _beside(path)
+        step("write", path)
+        fresh.mkdir()
+    except OSError as error:
+        raise CheckpointError(f"cannot make the folder {path}: {_reason(error)}; choose another --out") from None
+    try:
+        yield fresh
+        step("sync", path)
+        _sync_folder(fresh)
+        _move_folder(fresh, path, replace)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise ConfigError(f"{path} is not empty: another process has written there; choose another --out") from None
+        raise CheckpointError(
+            f"cannot write {path}: {_reason(error)}. Free some space or choose another --out"
+        ) from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _move_folder(fresh: Path, path: Path, replace: bool) -> None:
+    old = _beside(path, "old") if replace and path.exists() else None
+    if old is not None:
+        step("replace", path)
+        path.rename(old)
+    step("move", path)
+    fresh.rename(path)  # onto an empty folder at most: the system refuses any other
+    step("done", path)
+    _sync_folder(path.parent)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock: two processes never write to one run. A killed process holds it no longer."""
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ConfigError(
+            f"{folder} is in use: another process is writing to it. Wait until it ends, or choose another --out"
+        ) from None
+    except OSError as error:
+        raise CheckpointError(f"cannot write to {folder}: {_reason(error)}; choose another --out") from None
+    try:
+        for path in sorted(folder.iterdir()):  # whoever made them is gone, for the lock is ours
+            if _TEMPORARY.fullmatch(path.name):
+                _remove(path)
+        yield
+    finally:
+        lock.release()
+
+
+def is_ours_to_ignore(path: Path) -> bool:
+    """Whether a file of a folder is a lock or a leftover, which do not count as somebody's content."""
+    return path.name == LOCK or _TEMPORARY.fullmatch(path.name) is not None
+
+
+def is_free(folder: Path) -> bool:
+    """Whether the path is unused: nothing there, or an empty folder."""
+    if not folder.exists():
+        return not folder.is_symlink()
+    return folder.is_dir() and all(is_ours_to_ignore(path) for path in folder.iterdir())
+
+
+def sweep(parent: Path, name: str) -> None:
+    """Remove what killed processes left of a file or folder; a folder that was moved away last is moved back."""
+    try:
+        left = [(path, found) for path in parent.iterdir() if (found := _TEMPORARY.fullmatch(path.name))]
+    except OSError:
+        return
+    for path, found in left:
+        if found["name"] != name or _is_alive(found, path):
+            continue
+        if found["kind"] == "old" and not (parent / name).exists():
+            path.rename(parent / name)
+        else:
+            _remove(path)
+
+
+def this_process() -> tuple[str, int, str]:
+    """The machine, the number of this process, and when it began: enough to see later whether it still runs."""
+    return _machine(), os.getpid(), started(os.getpid()) or ""
+
+
+def is_running(machine: str, pid: int, began: str) -> bool | None:
+    """Whether that process still runs; None if it is another machine's, or this system cannot tell."""
+    if os.name != "posix" or machine != _machine():
+        return None
+    try:
+        os.kill(pid, 0)  # asks whether it is there; sends nothing
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True  # another user's
+    return began == (started(pid) or "")
+
+
+def started(pid: int) -> str | None:
+    """When a process began, as the system counts; None where it does not say."""
+    try:
+        # After the name, which stands in parentheses and may hold anything, the start is the 20th number.
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+@cache
+def _machine() -> str:
+    """A short name of the machine; on Linux also of the namespace that its process numbers belong to (containers)."""
+    namespace = Path("/proc/self/ns/pid")
+    inode = namespace.stat().st_ino if namespace.exists() else ""
+    return f"{zlib.crc32(f'{socket.gethostname()}/{inode}'.encode()):08x}"
+
+
+def _beside(path: Path, kind: str = "tmp") -> Path:
+    machine, pid, began = this_process()
+    return path.with_name(f".{path.name}.{machine}-{pid}-{began}-{next(_NUMBERS)}.{kind}")
+
+
+def _is_alive(found: re.Match[str], path: Path) -> bool:
+    running = is_running(found["machine"], int(found["pid"]), found["started"])
+    if running is not None:
+        return running
+    try:
+        return time.time() - path.lstat().st_mtime < _DAY
+    except OSError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _seal(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    """So that a move survives a loss of power; systems that cannot sync a folder do it by themselves."""
+    if os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
