@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+import pytest
 
 # Before torch is imported: spinning threads starve each other on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> Path:
+    """The registry's MovieLens 100K. Its absence is a failure, unless the run is declared offline."""
+    from topshelf.data.movielens import fetch_movielens_from_registry
+    from topshelf.errors import DataError
+
+    if os.environ.get("TOPSHELF_OFFLINE"):
+        pytest.skip("TOPSHELF_OFFLINE is set")
+    try:
+        return fetch_movielens_from_registry(tmp_path_factory.mktemp("wheel"))
+    except DataError as error:
+        pytest.fail(f"{error} Set TOPSHELF_OFFLINE=1 to skip the tests that need the package registry.")

@@ -5,7 +5,7 @@ The names below are loaded when they are first used, so that importing one loss 
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from topshelf.recommender import Recommender
     from topshelf.training import fit, load, resume
 
-__version__ = metadata.version("topshelf")
+    __version__: str
 
 __all__ = [
     "BPR",
@@ -63,6 +63,10 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib import metadata  # slow to import
+
+        return metadata.version("topshelf")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'topshelf' has no attribute {name!r}")
     return getattr(import_module(f"topshelf.{_HOME_OF[name]}"), name)

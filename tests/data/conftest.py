@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from topshelf.data.movielens import fetch_movielens_from_registry
-from topshelf.errors import DataError
-
 PAPER_DATA = os.environ.get("TOPSHELF_DATA")  # read before the fixture below hides it
 
 
@@ -28,14 +25,3 @@ def paper_data(monkeypatch) -> Path:
     monkeypatch.setenv("TOPSHELF_DATA", PAPER_DATA)
     folder = Path(PAPER_DATA)
     return folder / "recommendation" if (folder / "recommendation").is_dir() else folder
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory) -> Path:
-    """The registry's MovieLens 100K. Its absence is a failure, unless the run is declared offline."""
-    if os.environ.get("TOPSHELF_OFFLINE"):
-        pytest.skip("TOPSHELF_OFFLINE is set")
-    try:
-        return fetch_movielens_from_registry(tmp_path_factory.mktemp("wheel"))
-    except DataError as error:
-        pytest.fail(f"{error} Set TOPSHELF_OFFLINE=1 to skip the tests that need the package registry.")

@@ -65,7 +65,7 @@ def main() -> None:
             code = _run()
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has closed it, as `| head` does
-        code = _without_output(141)
+        code = _without_output(1)
     except OSError as error:  # a full disk behind `> file`, or a closed standard output
         code = _without_output(2)
         _say(f"error: cannot write to standard output: {error}")
