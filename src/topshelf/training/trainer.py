@@ -244,7 +244,8 @@ def _check_moments(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             for name, value in optimizer.state.get(parameter, {}).items():
-                if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape and value.numel() != 1:
+                # One number for all, one for each row (row-wise Adam's steps), or one for each weight.
+                if isinstance(value, Tensor) and value.shape != parameter.shape[: value.dim()]:
                     raise ValueError(
                         f"the optimizer's {name} must have the shape {tuple(parameter.shape)}, got {tuple(value.shape)}"
                     )
