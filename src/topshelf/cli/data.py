@@ -44,7 +44,7 @@ def list_(as_json: AsJson = False) -> None:
     for entry in entries:
         counts = (entry[count] for count in ("users", "items", "interactions"))
         shown = ("" if count is None else f"{count:,}" for count in counts)
-        table.add_row(entry["name"], *shown, cell(_short(entry["at_hand"])))
+        table.add_row(cell(entry["name"]), *shown, cell(_short(entry["at_hand"])))
     console().print(table)
     typer.echo("Fetch one: topshelf data get NAME. Recipes, licences and addresses: topshelf data list --json")
 
