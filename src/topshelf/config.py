@@ -29,10 +29,15 @@ class Settings(BaseModel):
 
 
 class Component(BaseModel):
-    """A loss or a model: its name, and its constructor's settings."""
+    """A loss or a model: its name, and its constructor's settings. None is a setting left out, as in a file."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     name: str
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _without_unset(cls, values: Any) -> Any:
+        return {key: one for key, one in values.items() if one is not None} if isinstance(values, dict) else values
 
     @property
     def settings(self) -> dict[str, Any]:

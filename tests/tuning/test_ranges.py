@@ -170,3 +170,16 @@ def test_a_method_without_settings_has_nothing_to_search():
 def test_a_method_whose_every_setting_is_fixed_says_what_could_be_searched():
     with pytest.raises(ConfigError, match=r"mf with bpr has nothing to search; give a range: .*model\.dim"):
         space(config(loss={"name": "bpr"}), dict.fromkeys(space(config(loss={"name": "bpr"})).ranges))
+
+
+def test_a_setting_that_is_derived_when_left_out_can_be_searched_by_a_list():
+    config = make_config({"model": {"name": "ials"}})
+    found = space(config, {"model.l2": [0.01, 0.1], "model.l2_ratio": None})
+    assert found.ranges["model.l2"] == Choice((0.01, 0.1, None))
+    assert found.default["model.l2"] is None
+    assert found.config({"model.l2": 0.1}).model.settings["l2"] == 0.1
+    assert "l2" not in found.config({"model.l2": None}).model.settings
+    with pytest.raises(ConfigError, match="which is None; set a number as the default, or give a list of values"):
+        space(config, {"model.l2": "0.01:0.1:log"})
+    numbers = space(make_config({"model": {"name": "ials", "l2": 0.05}}), {"model.l2": "0.01:0.1:log"})
+    assert numbers.ranges["model.l2"] == Interval(0.01, 0.1, log=True)

@@ -294,7 +294,7 @@ def test_a_training_that_diverges_counts_as_nothing_and_the_study_goes_on(small,
 
 
 def test_a_fit_that_fails_counts_as_nothing_and_the_study_goes_on(dataset):
-    config = make_config({"k": 5, "model": {"name": "ials", "dim": 8}})
+    config = make_config({"k": 5, "model": {"name": "ials", "dim": 8, "l2": 0.03}})
     ranges = {**dict.fromkeys(IALS.ranges), "model.l2": [0.03, 1e-30]}
     found = tune(config, dataset, trials=2, ranges=ranges)
     assert [row.state for row in found.rows] == ["complete", "complete"]

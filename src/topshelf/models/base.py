@@ -6,7 +6,8 @@ ones have ``fit``. Both are ``nn.Module``s, so that both are saved and loaded th
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +71,15 @@ class Model(nn.Module):
     def fit(self, positives: Ragged) -> None:
         """Closed-form models only: find the parameters from each query's positives."""
         raise NotImplementedError
+
+    def derived(self) -> dict[str, float]:
+        """Settings that were left out and that the last fit took from the data, by name."""
+        return {}
+
+    @classmethod
+    def searched(cls, settings: Mapping[str, Any]) -> Ranges:  # noqa: ARG003  for those that override it
+        """The ranges that matter with these settings of the model."""
+        return dict(cls.ranges)
 
     def attach(self, positives: Ragged) -> None:
         """Give the model the training positives that its vectors are made of, where it needs them.

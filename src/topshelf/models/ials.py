@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,15 +26,21 @@ class IALS(Model):
         + \lambda \Big( \sum_u (|u| + \alpha_0 I)^\nu \lVert q_u \rVert^2
         + \sum_i (|i| + \alpha_0 U)^\nu \lVert v_i \rVert^2 \Big)
 
-    Settings: ``dim``; ``alpha`` :math:`\alpha_0`, the weight of all cells; ``l2`` :math:`\lambda`, whose best value is
-        narrow and falls as ``alpha`` grows; ``scaling`` :math:`\nu`, 1 to hold those with much data down in proportion,
-        0 for one penalty for all; ``iterations``, each of which solves all queries, then all items, exactly.
+    Settings: ``dim``; ``alpha`` :math:`\alpha_0`, the weight of all cells, and ``l2`` :math:`\lambda`. Good values of
+        both change with the size and the density of the data, so each is derived from the data unless it is given:
+        :math:`\alpha_0 = c\,n / (U I)` gives all cells together c = ``alpha_ratio`` times the weight of the n
+        interactions; :math:`\lambda = r (\sqrt a + \sqrt b) / ((a + \alpha_0 I) (b + \alpha_0 U))^{\nu/2}`
+        with r = ``l2_ratio``, for users with a items and items with b users on average. :math:`\sqrt a + \sqrt b` is
+        the strongest component that chance alone gives a table of that density: a larger ratio leaves popularity
+        only, a smaller one fits noise. Users without items, and items without users, are not counted in n, a, b and
+        the density. ``scaling`` :math:`\nu`, 1 to hold those with much data down in proportion, 0 for one penalty for
+        all; ``iterations``, each of which solves all queries, then all items, exactly.
     Use when: a factorisation is wanted without learning rates; new users are solved for, from their items.
     Cost: (n_queries + n_items) x dim numbers; an iteration solves for each query and each item a system as large as its
         list, but at most dim, in blocks of 64 MiB.
     Paper: Hu et al., Collaborative filtering for implicit feedback datasets, ICDM 2008, in the form of Rendle et al.,
-        Revisiting the performance of iALS on item recommendation benchmarks, RecSys 2022. The ranges are
-        ours, around what validation chose on Health, Electronic and MovieLens.
+        Revisiting the performance of iALS on item recommendation benchmarks, RecSys 2022. The two ratios and the
+        ranges are ours, by validation on every dataset at hand (docs/models/measured.md).
     Relations: weight 1 + a of observed cells and penalty b, as Hu et al. have it, is ``alpha`` 1 / a, ``l2``
         b / (1 + a) and ``scaling`` 0, but for the length of the vectors.
     """
@@ -41,12 +48,13 @@ class IALS(Model):
     is_closed_form: ClassVar[bool] = True
     ranges: ClassVar[Ranges] = {
         "model.dim": (32, 64, 128, 256),
-        "model.alpha": (0.01, 0.03, 0.1, 0.3, 1.0),
-        "model.l2": (0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05),
+        "model.alpha_ratio": (1.0, 3.0, 10.0, 30.0, 100.0),
+        "model.l2_ratio": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.5),
         "model.iterations": (8, 16),
     }
     query_vectors: Tensor  # (n_queries, dim), a buffer
     item_vectors: Tensor  # (n_items, dim), a buffer
+    weights: Tensor  # (2,), a buffer where something is derived: the alpha and the l2 of the last fit
 
     def __init__(
         self,
@@ -54,24 +62,31 @@ class IALS(Model):
         n_items: int,
         *,
         dim: int = 64,
-        alpha: float = 0.1,
-        l2: float = 0.03,
+        alpha: float | None = None,
+        l2: float | None = None,
+        alpha_ratio: float = 10.0,
+        l2_ratio: float = 0.6,
         scaling: float = 1.0,
         iterations: int = 16,
     ) -> None:
         super().__init__(n_queries, n_items)
-        self.alpha, self.l2 = positive("alpha", alpha), positive("l2", l2)
+        self.alpha = None if alpha is None else positive("alpha", alpha)
+        self.l2 = None if l2 is None else positive("l2", l2)
+        self.alpha_ratio, self.l2_ratio = positive("alpha_ratio", alpha_ratio), positive("l2_ratio", l2_ratio)
         self.scaling = at_least("scaling", scaling, 0.0)
         self.iterations = at_least("iterations", iterations, 1)
         self.dim = dim
         queries, items = empty_tables(n_queries, n_items, dim)
         self.register_buffer("query_vectors", queries.zero_())
         self.register_buffer("item_vectors", items.zero_())
+        if alpha is None or l2 is None:  # new users are solved for by the same two, after loading too
+            self.register_buffer("weights", torch.ones(2, dtype=torch.float64))
         self._seed = int(torch.randint(2**62, ()))  # the run's seed decides it; a second fit begins as the first did
 
     @torch.no_grad()
     def fit(self, positives: Ragged) -> None:
         by_item = ragged_from_pairs(positives.indices, positives.owner(), self.n_items)
+        self._derive(positives.counts, by_item.counts)
         generator = torch.Generator().manual_seed(self._seed)
         first = torch.randn(self.n_items, self.dim, generator=generator) * _FIRST_SPREAD / self.dim**0.5
         self.item_vectors.copy_(first)
@@ -87,17 +102,48 @@ class IALS(Model):
     def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return (self.query_vectors if rows is None else self.query_vectors[rows]), self.item_vectors
 
+    def derived(self) -> dict[str, float]:
+        values = {"alpha": self.alpha, "l2": self.l2}
+        return {name: float(self.weights[at]) for at, name in enumerate(values) if values[name] is None}
+
+    @classmethod
+    def searched(cls, settings: Mapping[str, Any]) -> Ranges:
+        """A ratio means nothing beside the number that it would give."""
+        given = {f"model.{name}_ratio" for name in ("alpha", "l2") if settings.get(name) is not None}
+        return {name: values for name, values in cls.ranges.items() if name not in given}
+
+    def _in_use(self) -> tuple[float, float]:
+        """The alpha and the l2 of the fit: those given, else those derived."""
+        found = self.derived()
+        alpha = found["alpha"] if self.alpha is None else self.alpha
+        return alpha, found["l2"] if self.l2 is None else self.l2
+
+    def _derive(self, of_queries: Tensor, of_items: Tensor) -> None:
+        """Set what is not given from the lengths of all lists, as the docstring has it."""
+        if self.alpha is not None and self.l2 is not None:
+            return
+        n = max(1, int(of_queries.sum()))
+        n_active = [max(1, int((counts > 0).sum())) for counts in (of_queries, of_items)]
+        per_query, per_item = (n / active for active in n_active)
+        alpha = self.alpha_ratio * n / math.prod(n_active) if self.alpha is None else self.alpha
+        weight = (per_query + alpha * self.n_items) * (per_item + alpha * self.n_queries)
+        l2 = self.l2_ratio * (per_query**0.5 + per_item**0.5) / weight ** (self.scaling / 2)
+        found = [alpha, l2 if self.l2 is None else self.l2]
+        self.weights.copy_(torch.tensor(found, dtype=torch.float64))
+
     def _solve(self, lists: Ragged, others: Tensor) -> Tensor:
         """The best vectors (len(lists), dim) of those who have these lists of the others, in float64 inside.
 
         In the basis of the others' own products all rows share a diagonal, but for their penalties.
         """
+        alpha, l2 = self._in_use()
         others = others.double()
-        spectrum, basis = torch.linalg.eigh(self.alpha * (others.T @ others))
-        penalty = self.l2 * (lists.counts + self.alpha * others.size(0)).double() ** self.scaling
+        spectrum, basis = torch.linalg.eigh(alpha * (others.T @ others))
+        penalty = l2 * (lists.counts + alpha * others.size(0)).double() ** self.scaling
         if bool((penalty <= _LEAST_SHARE * spectrum[-1]).any()):
+            name, value = ("l2_ratio", self.l2_ratio) if self.l2 is None else ("l2", self.l2)
             raise TrainingError(
-                f"iALS's vectors are not determined by so small a penalty; raise model.l2, which is {self.l2}"
+                f"iALS's vectors are not determined by so small a penalty; raise model.{name}, which is {value}"
             )
         turned = torch.cat([others @ basis, others.new_zeros(1, self.dim)])
         found = others.new_empty(len(lists), self.dim)

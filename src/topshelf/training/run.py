@@ -94,6 +94,7 @@ class Fitted:
             "data": self.dataset.name,
             "seed": self.config.seed,
             "refit": refit,
+            "derived": self.model.derived(),
             "test": test and {**test["mean"], **test["extras"]},
             "test_intervals": test and test["interval"],
             "test_users": test and {"evaluated": test["n_evaluated"], "skipped": test["n_skipped"]},

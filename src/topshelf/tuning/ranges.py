@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from topshelf import registry
 from topshelf.config import RunConfig, make_config, merged, overrides
 from topshelf.errors import ConfigError
 from topshelf.losses import LOSSES
@@ -66,7 +67,10 @@ class Interval:
 
     def including(self, value: Any) -> Interval:
         if not _is_number(value):
-            raise ConfigError(f"a range of numbers must hold the default, which is {value!r}; give a list of values")
+            raise ConfigError(
+                f"a range of numbers must hold the default, which is {value!r}; set a number as the default, or give a "
+                "list of values"
+            )
         if self.log and not value > 0:
             raise ConfigError(
                 f"a range in the logarithm cannot hold the default, which is {value!r}; set another default, or give a "
@@ -141,7 +145,7 @@ def space(config: RunConfig, given: Mapping[str, Any] | None = None) -> Space:
 def metadata(config: RunConfig) -> dict[str, Sequence[Any]]:
     """The ranges that the loss and the model bring; where both have one, the model's."""
     config = resolve(config)  # which refuses names that are not there
-    model = dict(getattr(MODELS[config.model.name], "ranges", {}))
+    model: dict[str, Sequence[Any]] = dict(MODELS[config.model.name].searched(config.model.settings))
     return model if is_closed_form(config) else {**LOSSES[config.loss.name].ranges, **model}
 
 
@@ -149,12 +153,18 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     """What may be searched, with the config's own values; a closed-form model has only its own settings."""
     sections = ("model",) if is_closed_form(config) else SECTIONS
     values = config.model_dump()
+    own = {"model": unset(MODELS[config.model.name]), "loss": unset(LOSSES[config.loss.name])}
     return {
         f"{section}.{key}": value
         for section in sections
-        for key, value in values[section].items()
+        for key, value in {**own.get(section, {}), **values[section]}.items()
         if key != "name" and f"{section}.{key}" not in NOT_SEARCHED
     }
+
+
+def unset(cls: type[Any]) -> dict[str, None]:
+    """The settings of a loss or a model that have no value unless one is given."""
+    return {name: None for name, value in registry.settings(cls).items() if value is None}
 
 
 def is_closed_form(config: RunConfig) -> bool:
