@@ -298,7 +298,8 @@ class Idea:
 def ideas(data: str) -> dict[str, Idea]:
     """All of them by label, with the settings of a dataset."""
     l2 = EASE_L2[data]
-    ours, ease, slim, ials = of_history(), Run("ease", {"l2": l2}), Run("slim"), Run("ials", {"dim": 128})
+    ours, ease, slim = of_history(), Run("ease", {"l2": l2}), Run("slim")
+    ials = Run("ials", {"dim": 128, "alpha": 0.1, "l2": 0.03})  # its defaults when this was measured
     mf = {dim: Run("mf", {"model": {"dim": dim}, "train": {"learning_rate": MF_RATE[data]}}) for dim in (64, 256)}
     pairs = {"order": "pair", "batch_size": 4096}
     dot: dict[str, Any] = {"loss": {"tau": 0.1, "tau_weight": 0.3}, "train": {"learning_rate": 0.0003}}

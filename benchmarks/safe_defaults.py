@@ -70,7 +70,7 @@ GRIDS: dict[str, list[dict[str, Any]]] = {
     "rp3beta": [{"beta": beta} for beta in (0.2, 0.6)],
 }
 LARGE_GRID = [point for point in GRIDS["ials"] if point["alpha_ratio"] == 10.0]
-MOST_ITEMS = 9_000  # for EASE's grid: an inverse takes minutes
+MOST_ITEMS = 4_500  # for EASE's grid: an inverse takes minutes
 DANGER = 0.5  # of EASE
 
 

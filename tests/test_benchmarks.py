@@ -70,7 +70,7 @@ def test_what_a_file_holds_beside_the_rows_stays_in_it(tmp_path):
     assert found["environment"]["packages"]["torch"]
 
 
-@pytest.mark.parametrize("name", ["backbones", "blend_size"])
+@pytest.mark.parametrize("name", ["backbones", "blend_size", "safe_defaults"])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(("--data", "nope"), "--data must be of: "), (("--quick", "--json", "{file}"), "--quick must have a new file")],

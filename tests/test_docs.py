@@ -303,6 +303,19 @@ def test_the_cost_of_models_is_the_committed_result():
     assert set(result["results"][0]["models"]) == {name for name, cls in MODELS.items() if not cls.is_closed_form}
 
 
+def test_the_general_settings_are_the_committed_result():
+    page = (ROOT / "docs" / "models" / "measured.md").read_text()
+    result = json.loads((ROOT / "benchmarks" / "results" / "safe_defaults.json").read_text())
+    bench = module(ROOT / "benchmarks" / "safe_defaults.py")
+    assert bench.table(result["rows"]) in page
+    assert bench.ratios_table(result["rows"]) in page
+    assert result["command"] in page
+    assert result["date"] in page
+    for danger in bench.dangers(result["rows"]):
+        assert danger in page
+        assert not danger.startswith("ials")
+
+
 def test_every_loss_of_the_registry_was_measured():
     result = json.loads((ROOT / "benchmarks" / "results" / "every_loss.json").read_text())
     assert {row["name"] for row in result["rows"]} == {"popularity", *LOSSES}
