@@ -23,8 +23,8 @@ class ItemKNN(SparseItemItem):
 
     Settings: ``k`` neighbours an item, N_k(j); ``shrink`` h, which tells few common users from many; ``asymmetry`` p,
         0.5 for the cosine, more to let popular items through; ``weighting`` w_u, "none" for 1, "tfidf" for
-        :math:`\log(I / |u|)`, so that users of many items count less (what BM25 adds to it cancels in the cosine);
-        ``memory``, the most bytes of the table.
+        :math:`\log(I / |u|)`, so that users of many items count less (what BM25 adds to it cancels in the cosine) and
+        ``shrink`` counts less the larger the catalogue is; ``memory``, the most bytes of the table.
     Use when: a list must be explained ("because you have"), or a floor is wanted that is fitted in moments.
     Cost: the counts of common users, a block of items at a time; k weights an item, scored as a dense table of
         n_items^2; refused above ``memory`` bytes.
@@ -47,9 +47,9 @@ class ItemKNN(SparseItemItem):
         n_items: int,
         *,
         k: int = 100,
-        shrink: float = 10.0,
-        asymmetry: float = 0.6,
-        weighting: Weighting = "tfidf",
+        shrink: float = 30.0,
+        asymmetry: float = 0.7,
+        weighting: Weighting = "none",
         memory: float = 8e9,
     ) -> None:
         super().__init__(n_queries, n_items, memory)
