@@ -187,15 +187,16 @@ def scores(rows: list[dict[str, Any]], kind: str) -> dict[tuple[str, str], float
 def table(rows: list[dict[str, Any]]) -> str:
     """A row a dataset: every model with its general settings; after a bar, the best of its grid if that is better."""
     general, best = scores(rows, "general"), scores(rows, "grid")
+    models = [model for model in MODELS if any(row["model"] == model for row in rows)]
     lines = [
-        "| data | users | items | density | " + " | ".join(MODELS) + " |",
-        "|---|---|---|---|" + "---|" * len(MODELS),
+        "| data | users | items | density | " + " | ".join(models) + " |",
+        "|---|---|---|---|" + "---|" * len(models),
     ]
     for name in names_of(rows):
         found = next(row for row in rows if row["data"] == name)
         density = found["interactions"] / (found["users"] * found["items"])
         cells = [name, f"{found['users']:,}", f"{found['items']:,}", f"{density:.3%}"]
-        for model in MODELS:
+        for model in models:
             score = general.get((name, model))
             better = best.get((name, model), 0.0)
             cells.append("" if score is None else f"{score:.4f}" + (f" / {better:.4f}" if better > score else ""))
