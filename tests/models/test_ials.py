@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from topshelf import files
 from topshelf.blending import blend
 from topshelf.config import TrainSettings, make_config
 from topshelf.data import generate, split_interactions
@@ -262,7 +263,9 @@ def test_a_folder_from_before_the_ratios_loads_with_its_numbers(dataset, tmp_pat
     file = tmp_path / "run" / "config.toml"
     lines = [line for line in file.read_text().splitlines() if "_ratio" not in line]
     assert {"alpha = 0.2", "l2 = 0.05"} <= set(lines)
-    file.write_text("\n".join(lines) + "\n")
+    text, run_file = "\n".join(lines) + "\n", tmp_path / "run" / "run.json"
+    file.write_text(text)
+    files.write_sealed(run_file, {**files.read_sealed(run_file), "config": text})
     again = load(tmp_path / "run")
     assert set(again.model.state_dict()) == {"query_vectors", "item_vectors"}
     seen = run.dataset.split.train.ragged()
