@@ -9,7 +9,7 @@ from pathlib import Path
 from topshelf.errors import DataError
 
 SHARE = 0.8  # of the free memory; the rest is for everything else
-ROW_BYTES = 200  # of a row of ids on its way to Interactions, beside its text; measured by benchmarks/reading.py
+ROW_BYTES = 100  # of a row on its way to Interactions, beside its text: 76 with two columns, 114 with four, as measured
 UNKNOWN = 4 << 30  # taken as free where the system does not say
 
 

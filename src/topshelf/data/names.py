@@ -70,7 +70,7 @@ _MADE = _words_of("create created creation add added log logged")  # of a user o
 _LENGTHS = _words_of(  # "watch_time" and "time_spent" are lengths, not moments
     "watch watched watching play played playing listen listened listening view viewed viewing session delivery prep "
     "preparation cook cooking spent spend on dwell run life over lead response load loading read reading elapsed total "
-    "avg average mean median max min per to zone slot of day left remaining wait waiting processing shipping screen "
+    "avg average mean median max min per to zone slot day left remaining wait waiting processing shipping screen "
     "sec secs seconds ms minutes mins hours days"
 )
 _ID_WORDS = _words_of("id code no nr num number key phone tel zip plz ean gtin upc isbn price amount")
