@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -68,8 +69,8 @@ def canonical(data: Tabular | pl.LazyFrame, wanted: Columns, source: str, conver
     columns = {}
     for role, name in found.items():
         where = f"{source}: {role} column {name!r}"
-        column = raw[name] if convert is None else convert(role, raw[name], where)
-        columns[role] = attempt(lambda: _value(role, column, where, wanted.dates), source).alias(role)  # noqa: B023
+        value = partial(_value, role, raw[name], where, wanted.dates, convert)
+        columns[role] = attempt(value, source).alias(role)
     table = checked(pl.DataFrame(columns), source, found)
     is_ours = wanted.timestamp is None  # the choice of the time column
     unused = _unused_times(data, set(found.values())) if is_ours else ()
@@ -82,7 +83,8 @@ def _unused_times(data: Tabular, used: set[str]) -> tuple[str, ...]:
     return tuple(name for name in others if times.looks_like_time(name, sample[name]))
 
 
-def _value(role: str, column: pl.Series, where: str, dates: str | None) -> pl.Series:
+def _value(role: str, column: pl.Series, where: str, dates: str | None, convert: Convert | None) -> pl.Series:
+    column = column if convert is None else convert(role, column, where)
     if role == "weight":
         return _weight(column, where)
     return _timestamp(column, where, dates) if role == "timestamp" else _identifier(column, where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from typing import NamedTuple
 
 import polars as pl
@@ -75,9 +76,9 @@ def _has_header(rows: list[list[str]], wanted: Columns) -> bool:
 
 def _refuse_twins(names: list[str], wanted: Columns, source: str) -> None:
     """Polars renames the second of two equal columns, so that the choice between them would be silent."""
-    for name in dict.fromkeys(names):
-        if names.count(name) > 1 and (name in wanted or any(is_known(name, role) for role in ("user", "item"))):
-            raise DataError(f"{source} has {names.count(name)} columns named {name!r}. Rename or drop all but one.")
+    for name, count in Counter(names).items():
+        if count > 1 and (name in wanted or any(is_known(name, role) for role in ("user", "item"))):
+            raise DataError(f"{source} has {count} columns named {name!r}. Rename or drop all but one.")
 
 
 def _headerless_names(rows: list[list[str]]) -> list[str]:

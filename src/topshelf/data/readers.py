@@ -202,7 +202,7 @@ def unquoted(column: pl.Series) -> pl.Series:
     chosen = is_quoted if is_quoted.all() else is_quoted & column.str.contains('.""').fill_null(False)
     if not chosen.any():
         return column
-    inner = column.str.slice(1, column.str.len_chars().cast(pl.Int64) - 2).str.replace_all('""', '"', literal=True)
+    inner = column.str.replace(r'(?s)^"(.*)"$', "$1").str.replace_all('""', '"', literal=True)
     return inner.zip_with(chosen, column)
 
 

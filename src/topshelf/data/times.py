@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import polars as pl
@@ -18,6 +19,9 @@ _TWO_DIGIT_YEAR = r"^\d{1,2}([/.-])\d{1,2}[/.-]\d{2}(?:\D.*)?$"
 _YEAR_FIRST = r"^\d{4}[/.-]\d{1,2}[/.-]\d{1,2}(?:[T ].*)?$"
 _MONTH_NAME = (
     r"(?i)^(?:[a-z]{3,9},? )?(?:\d{1,2}[ -])?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[ ,-]+\d"
+)
+_MAY_BE_TIME = re.compile(
+    rf"(?i)\s*(?:\d{{8,}}|\d{{1,4}}[/.-]\d|\d+(?:\.\d*)?\s*$|{_MONTH_NAME.removeprefix('(?i)^')})"
 )
 _CLOCKS = ("", " %H:%M", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S %p")
 _ZONES = ("", "%#z")
@@ -131,6 +135,8 @@ def looks_like_time(name: str, sample: pl.Series) -> bool:
     if values.is_empty() or values.dtype.is_temporal():
         return not values.is_empty() and values.dtype not in (pl.Time, pl.Duration)
     if values.dtype == pl.String:
+        if not _MAY_BE_TIME.match(values[0]):  # of most columns the first value is enough
+            return False
         texts = values.str.strip_chars()
         if texts.str.contains(f"{_DAY_MONTH}|{_YEAR_FIRST}|{_MONTH_NAME}").all():
             return True
