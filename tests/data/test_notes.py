@@ -12,6 +12,7 @@ from topshelf.cli import app
 from topshelf.data import Interactions, load_split, prepare, read_interactions
 from topshelf.data.movielens import read_ratings
 from topshelf.data.notes import Notes
+from topshelf.errors import DataError
 from topshelf.recommender import Recommender
 
 START = 1_600_000_000
@@ -128,3 +129,13 @@ def test_dates_can_be_told_on_the_command_line(tmp_path):
     path.write_text("user,item,date\n1,1,12/01/2020\n2,2,11/02/2020\n")
     assert "2020-01-12" in run("data", "show", path, "--dates", "day-first").stdout
     assert "2020-11-02" in run("data", "show", path, "--dates", "month-first").stdout
+
+
+def test_training_takes_the_order_of_dates_too(tmp_path):
+    path = tmp_path / "dates.csv"
+    rows = (f"{day % 6},{day % 11},{1 + day % 12:02}/{1 + day % 11:02}/2020\n" for day in range(60))
+    path.write_text("user,item,date\n" + "".join(rows))
+    train = ("train", "--data", path, "--model", "popularity", "--k", 3, "--out", tmp_path / "run")
+    with pytest.raises(DataError, match="--dates day-first"):
+        run(*train)
+    assert "split time" in run(*train, "--dates", "day-first").stdout

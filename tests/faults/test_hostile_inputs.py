@@ -1,6 +1,6 @@
 """Hostile inputs: each one is read right, or refused with an error of ours; never a traceback, never a crash.
 
-The counts below are those of docs/reliability.md. The long form: pytest tests/faults/test_hostile_inputs.py -m slow
+The counts below are cited by docs/data.md. The long form: pytest tests/faults/test_hostile_inputs.py -m slow
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ def mutate(folder: Path, names: list[str], count: int, seed: int) -> int:
 
 def test_there_are_more_than_a_thousand_cases():
     assert CASES >= 1_000
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    assert f"reads {CASES:,} hostile inputs" in text
+    assert f"reads {LONG_CASES:,} more" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -120,7 +120,7 @@ def prepare(
     layout = _layout(user_column, item_column, rating_column, time_column, separator) | {"dates": dates}
     dataset = load_split(path, **settings, **layout)
     notes(dataset.notes)
-    summary = {"source": path, **describe_split(dataset.split), "settings": settings}
+    summary = {"source": path, **describe_split(dataset.split), "notes": list(dataset.notes), "settings": settings}
     write_split(dataset.split, out, summary)
     say(_outcome(out, summary))
 

@@ -148,9 +148,9 @@ def _timestamp(column: pl.Series, where: str, dates: str | None) -> pl.Series:
 
 def _refuse_beyond(numbers: pl.Series, where: str, most: float, option: str) -> None:
     """Infinite values, and those that would become so."""
-    wrong = numbers.abs() > most
-    if wrong.any():
-        row = int(wrong.arg_max() or 0)
+    lowest, highest = numbers.min(), numbers.max()
+    if lowest is not None and (lowest < -most or highest > most):  # type: ignore[operator]
+        row = int((numbers.abs() > most).arg_max() or 0)
         raise DataError(
             f"{where} must hold finite numbers up to {most:.3g}, got {numbers[row]!r} in data row {row + 1}. "
             f"Correct or remove these rows, or pass {option} {IGNORE} to do without the column."

@@ -224,8 +224,8 @@ def _values(name: str, values: Any, n: int) -> np.ndarray | None:
     if values.shape != (n,):
         raise DataError(f"{name} must have one value for each of the {n} interactions, got shape {values.shape}.")
     most = LARGEST_RATING if name == "weight" else np.finfo(np.float64).max
-    if values.dtype.kind == "f" and not (is_sound := np.abs(values.astype(np.float64)) <= most).all():
-        place = int(np.argmin(is_sound))
+    if n and values.dtype.kind == "f" and not (-most <= values.min() and values.max() <= most):  # NaN fails too
+        place = int(np.argmin(np.abs(values) <= most))
         raise DataError(f"{name} must be finite, got {values[place]} in place {place}.")
     return values
 

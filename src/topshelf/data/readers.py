@@ -196,9 +196,9 @@ def unquoted(column: pl.Series) -> pl.Series:
 
     A program quotes every field of a column, or those that hold a quote, which it then doubles.
     """
-    is_quoted = column.str.contains(r'^"(?:[^"]|"")*"$').fill_null(True)
-    if not is_quoted.any() or column.null_count() == len(column):
+    if not column.str.starts_with('"').any():
         return column
+    is_quoted = column.str.contains(r'^"(?:[^"]|"")*"$').fill_null(True)
     chosen = is_quoted if is_quoted.all() else is_quoted & column.str.contains('.""').fill_null(False)
     if not chosen.any():
         return column

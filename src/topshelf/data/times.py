@@ -11,7 +11,7 @@ from topshelf.data.names import IGNORE, OPTIONS, says_id, time_tier
 from topshelf.errors import DataError
 
 ORDERS = ("day-first", "month-first")
-HOW_TO_TELL = "--dates day-first or --dates month-first (in Python dates='day-first')"
+HOW_TO_TELL = "--dates day-first or --dates month-first (in Python dates=..., in a config data.dates)"
 
 # A day and a month in some order, then the year: 12/01/2020, 12.1.2020 8:26, 1-12-2020.
 _DAY_MONTH = r"^(\d{1,2})([/.-])(\d{1,2})[/.-]\d{4}(?:\D.*)?$"
@@ -20,6 +20,7 @@ _YEAR_FIRST = r"^\d{4}[/.-]\d{1,2}[/.-]\d{1,2}(?:[T ].*)?$"
 _MONTH_NAME = (
     r"(?i)^(?:[a-z]{3,9},? )?(?:\d{1,2}[ -])?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[ ,-]+\d"
 )
+_YEAR = re.compile(r"^\d{4}[/.-]\d")
 _MAY_BE_TIME = re.compile(
     rf"(?i)\s*(?:\d{{8,}}|\d{{1,4}}[/.-]\d|\d+(?:\.\d*)?\s*$|{_MONTH_NAME.removeprefix('(?i)^')})"
 )
@@ -34,12 +35,11 @@ _DATES_AS_NUMBERS = (19900101, 21000101)
 
 def from_text(column: pl.Series, dates: str | None, where: str) -> pl.Series:
     """Whole seconds since 1970 of a text column; what cannot be read is null. UTC where no zone is given."""
-    column = column.str.strip_chars()
     moments = _year_first(column)
-    left = moments.is_null() & column.is_not_null()
-    if not left.any():
+    if moments.null_count() == column.null_count():
         return moments
-    texts = column.filter(left)
+    left = moments.is_null() & column.is_not_null()
+    texts = column.filter(left).str.strip_chars()
     formats = [
         f"{day}{clock}{zone}" for day in _other_dates(texts, dates, where) for clock in _CLOCKS for zone in _ZONES
     ]
@@ -48,12 +48,14 @@ def from_text(column: pl.Series, dates: str | None, where: str) -> pl.Series:
 
 
 def _year_first(column: pl.Series) -> pl.Series:
-    is_iso = column.str.contains(r"^\d{4}[/.-]")
-    if not is_iso.any():
-        return pl.Series(column.name, [None] * len(column), dtype=pl.Int64)
     # Polars knows the many forms of ISO dates; it guesses from the first value, so that must be one.
-    texts = column if is_iso.all() else column.set(~is_iso.fill_null(False), None)
-    return texts.str.to_datetime(time_zone="UTC", strict=False).dt.epoch("s")
+    first = column[int(column.is_not_null().arg_max() or 0)] if len(column) else None
+    if not _YEAR.match(first or ""):
+        is_iso = column.str.contains(_YEAR.pattern).fill_null(False)
+        column = column.set(~is_iso, None)
+    if column.null_count() == len(column):
+        return pl.Series(column.name, [None] * len(column), dtype=pl.Int64)
+    return column.str.to_datetime(time_zone="UTC", strict=False).dt.epoch("s")
 
 
 def _plain(texts: pl.Series) -> pl.Series:

@@ -14,6 +14,7 @@ from topshelf.data.memory import Allowance
 from topshelf.errors import DataError
 
 CHUNK = 1 << 20
+PACKED_CHUNK = 1 << 16
 MEMBER_LIMIT = 1 << 30  # bytes unpacked; the largest known file, the paper's Book, has about 50 MB
 # Everything that damaged, encrypted or crafted archives make the standard library raise.
 DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError, ValueError, struct.error)
@@ -37,16 +38,16 @@ def gunzip(path: Path) -> bytes:
 
 def _members(file: BinaryIO) -> Iterator[bytes]:
     """Pieces of the content of all members, one after the other, none larger than CHUNK."""
-    packed = file.read(CHUNK)
+    packed = file.read(PACKED_CHUNK)
     while packed:
         unpacker = zlib.decompressobj(wbits=31)
         while not unpacker.eof:
-            if not packed and not (packed := file.read(CHUNK)):
+            if not packed and not (packed := file.read(PACKED_CHUNK)):
                 raise EOFError("it is cut off")
             yield unpacker.decompress(packed, CHUNK)
             packed = unpacker.unconsumed_tail
         packed = unpacker.unused_data.lstrip(b"\0")  # some programs pad with zeros
-        while not packed and (more := file.read(CHUNK)):
+        while not packed and (more := file.read(PACKED_CHUNK)):
             packed = more.lstrip(b"\0")
 
 
