@@ -21,5 +21,5 @@ def test_1_0_is_not_user_10(tmp_path):
     run("train", "--data", tmp_path / "clicks.csv", "--model", "popularity", "--k", 3, "--out", tmp_path / "run")
     assert "10" in run("recommend", tmp_path / "run", "--user", "10")
     for wrong in ("1_0", "010", "ten"):
-        with pytest.raises(TopshelfError, match=f"1 of 1 ids are unknown, such as '{wrong}'"):
+        with pytest.raises(TopshelfError, match=f"--user must be a user of the run's data.*got {wrong}"):
             run("recommend", tmp_path / "run", "--user", wrong)

@@ -272,6 +272,7 @@ def test_pandas_frames_that_cannot_be_used_are_refused(frame, message):
 
 def test_pandas_columns_may_be_numbered():
     assert len(Interactions.from_frame(pd.DataFrame({0: [1, 2], 1: [3, 4]}), user="0", item="1")) == 2
+    assert len(Interactions.from_frame(pd.DataFrame({"user": [1, 2], "": [3, 4], "item": [5, 6]}))) == 2
 
 
 def test_integers_of_any_size_are_ids():

@@ -79,6 +79,7 @@ def test_an_order_that_nothing_shows_is_asked_for(values, tmp_path):
         ([1.6e15, 1.6e9], r"mixes seconds \(data row 2: 1600000000.0\) and microseconds \(data row 1"),
         ([1.0, float("inf")], r"column 'date' must hold finite numbers .* got inf in data row 2.*--time-column none"),
         ([float("-inf"), 1.0], r"got -inf in data row 1"),
+        ([float("nan"), float("nan")], r"column 'date' has 2 missing"),
     ],
 )
 def test_times_that_cannot_be_ordered_are_refused(values, message):

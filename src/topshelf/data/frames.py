@@ -34,12 +34,12 @@ def _of_polars(frame: pl.DataFrame, names: list[str], rows: int | None, source: 
 
 def _of_pandas(frame: Any, names: list[str], rows: int | None, source: str) -> pl.DataFrame:
     present = [str(name) for name in frame.columns]
-    columns = []
+    columns = {}
     for name in dict.fromkeys(names):
         if present.count(name) > 1 and rows is None:
             raise DataError(f"{source} has {present.count(name)} columns named {name!r}. Rename or drop all but one.")
         column = frame.iloc[:, present.index(name)]
-        columns.append(_of_series(column if rows is None else column.iloc[:rows], name, source))
+        columns[name] = _of_series(column if rows is None else column.iloc[:rows], name, source)
     return pl.DataFrame(columns)
 
 

@@ -121,7 +121,8 @@ def _refuse_short_years(texts: pl.Series, where: str) -> None:
 
 def refuse_mixed_units(numbers: pl.Series, where: str) -> None:
     """Seconds beside milliseconds put events into the wrong order; numbers of one unit are taken as they are."""
-    if not len(numbers) or numbers.max() < _SECONDS[0] * 1e3:  # type: ignore[operator]
+    highest = numbers.max()
+    if highest is None or highest < _SECONDS[0] * 1e3:  # type: ignore[operator]
         return
     low, high = _SECONDS
     found = {unit: numbers.is_between(low * factor, high * factor) for unit, factor in _UNITS.items()}
