@@ -55,6 +55,8 @@ class DataSettings(Settings):
     """Column of ratings or weights; guessed from the common names."""
     timestamp: str | None = None
     """Column of times; guessed from the common names."""
+    dates: Literal["day-first", "month-first"] | None = None
+    """Order of day and month in dates such as 12/01/2020, where the values do not show it."""
     min_rating: float | None = None
     """Keep interactions rated at least this much."""
     core: int = Field(0, ge=0)

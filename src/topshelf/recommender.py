@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -269,10 +270,11 @@ def _dataset(data: Any, config: RunConfig) -> Dataset:
         return data if isinstance(data, Dataset) else Dataset("split", data)
     if not isinstance(data, Interactions):
         is_matrix = isinstance(data, np.ndarray) or hasattr(data, "tocsr")
-        columns = settings.model_dump(include={"user", "item", "weight", "timestamp"})
+        columns = settings.model_dump(include={"user", "item", "weight", "timestamp", "dates"})
         data = Interactions.from_csr(data) if is_matrix else Interactions.from_frame(data, **columns)
     if settings.min_rating is not None or settings.core:
         floor = None if settings.min_rating is None else float(np.float32(settings.min_rating))  # as weights are kept
-        data = Interactions.from_frame(prepare(data.to_frame(), min_rating=floor, core=settings.core))
+        table, notes = prepare(data.to_frame(), min_rating=floor, core=settings.core), data.notes
+        data = replace(Interactions.from_frame(table), notes=notes)
     kept = {"split", "test_fraction", "valid_fraction", "last_n", "split_seed", "noise"}
     return split_interactions(data, name="table", seed=config.seed, **settings.model_dump(include=kept))

@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from topshelf.data import Interactions
-from topshelf.data.columns import Columns, resolve, whole_numbers
+from topshelf.data.columns import whole_numbers
+from topshelf.data.names import Columns, resolve
 from topshelf.errors import DataError
 
 
@@ -92,6 +93,10 @@ def test_times_become_seconds(times, seconds):
         ("user", [1.0, float("inf")], r"column 'user' must hold ids, whole and below 2\^63, got inf"),
         ("item", [1.0, 2.0**63], r"column 'item' must hold ids, whole and below 2\^63, got 9.22"),
         ("user", [[1], [2]], r"user column 'user' must hold whole numbers or text, got List"),
+        ("rating", [1.0, float("inf")], r"weight column 'rating' must hold finite .* got inf in data row 2.*none"),
+        ("rating", [-1e39, 1.0], r"must hold finite numbers up to 3.4e\+38, got -1e\+39 in data row 1"),
+        ("time", [1.0, float("-inf")], r"timestamp column 'time' must hold finite .* got -inf in data row 2.*none"),
+        ("user", [b"a", b"\xff"], r"user column 'user' holds bytes that are not UTF-8 .*\\xff' in data row 2"),
     ],
 )
 def test_values_that_cannot_be_used_are_refused(column, values, message):

@@ -9,8 +9,7 @@ import polars as pl
 import pytest
 
 from data.strategies import pairs_of
-from topshelf.data import generate, make_split
-from topshelf.data import given as given_module
+from topshelf.data import generate, make_split, unpack
 from topshelf.data.given import read_given, write_split
 from topshelf.data.summary import describe_split
 from topshelf.errors import CheckpointError, DataError
@@ -86,7 +85,7 @@ def test_garbage_is_no_zip(tmp_path):
 
 
 def test_huge_members_are_not_unpacked(make_zip, monkeypatch):
-    monkeypatch.setattr(given_module, "MEMBER_LIMIT", 10)
+    monkeypatch.setattr(unpack, "MEMBER_LIMIT", 10)
     with pytest.raises(DataError, match=r"train.tsv must be <= 10 bytes unpacked, got 36"):
         read_given(make_zip())
 
@@ -265,4 +264,24 @@ def test_a_prepared_folder_without_its_test_file_is_read_where_none_is_wanted(tm
     assert pairs_of(given.train) == pairs_of(split.train)
     assert pairs_of(given.valid) == pairs_of(split.valid)
     with pytest.raises(DataError, match=r"no interactions in test\.parquet"):
+        read_given(tmp_path / "out")
+
+
+def test_lists_of_ids_are_checked_too(make_zip, tmp_path):
+    with pytest.raises(DataError, match=r"user_list.tsv: ids must be unique and present"):
+        read_given(make_zip(user_list="id\tnew\n5\t0\n5\t1\n"))
+    with pytest.raises(DataError, match=r"train.tsv: user index -1 is outside the 2 known users"):
+        read_given(make_zip(train="user\titem\n-1\t0\n"))
+    quoted = read_given(make_zip(item_list='id\tnew\n"a"\t"0"\n"b"\t"1"\n"c"\t"2"\n'))
+    assert quoted.train.items.values.to_list() == ["a", "b", "c"]
+
+
+def test_prepared_folders_with_foreign_ids_are_refused(tmp_path):
+    write_split(make_split(generate(60, 40)), tmp_path / "out", {})
+    for ids, message in ((["x"], r"unknown"), ([[1], [2]], r"users.parquet"), ([None], r"users.parquet: ids must be")):
+        pl.DataFrame({"id": ids}).write_parquet(tmp_path / "out" / "users.parquet")
+        with pytest.raises(DataError, match=message):
+            read_given(tmp_path / "out")
+    pl.DataFrame({"other": [1]}).write_parquet(tmp_path / "out" / "users.parquet")
+    with pytest.raises(DataError, match=r"users.parquet cannot be read as a table"):
         read_given(tmp_path / "out")

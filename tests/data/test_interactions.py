@@ -42,6 +42,15 @@ def test_unknown_ids_are_named():
     assert ids.get("2") == 1
 
 
+@pytest.mark.parametrize("id", ["1_0", "010", "+10", " 10", "10 ", "１０", "1e1", b"1_0"])
+def test_text_is_an_integer_id_only_as_it_is_written(id):
+    ids = IdMap(pl.Series([1, 10]))
+    assert ids.get(id) is None
+    with pytest.raises(DataError, match="1 of 1 ids are unknown"):
+        ids.index([id])
+    assert ids.get("10") == ids.get(b"10") == ids.get(np.int64(10)) == 1
+
+
 @pytest.mark.parametrize(
     "id", [4.9, np.float32(4.5), float("nan"), float("inf"), "4.9", "4_0", 2**63, uuid.UUID(int=4), None]
 )
@@ -162,3 +171,110 @@ def test_something_else_than_a_frame_is_refused():
 def test_indices_outside_the_maps_are_refused():
     with pytest.raises(DataError, match=r"item index 4 is outside the 4 known items \(0 to 3\)"):
         Interactions.from_indices(np.array([0]), np.array([4]), IdMap.range(1), IdMap.range(4))
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "extra", "message"),
+    [
+        ([0, -1], [0, 0], {}, "user index -1 is outside the 2 known users"),
+        ([0, 2], [0, 0], {}, "user index 2 is outside"),
+        ([0.7], [0], {}, "user indices must be whole numbers in one dimension, got float64"),
+        ([[0]], [0], {}, "user indices must be whole numbers in one dimension, got int64 of shape"),
+        ([0], [0, 1], {}, "rows and cols must be of the same length, got 1 and 2"),
+        (np.array([2**63], dtype=np.uint64), [0], {}, "user index 9223372036854775808 is outside"),
+        ([0, 1], [0, 1], {"weight": [1.0]}, "weight must have one value for each of the 2 interactions"),
+        ([0, 1], [0, 1], {"weight": [1.0, np.nan]}, "weight must be finite, got nan in place 1"),
+        ([0, 1], [0, 1], {"timestamp": [np.inf, 1.0]}, "timestamp must be finite, got inf in place 0"),
+    ],
+)
+def test_indices_and_values_are_checked_where_they_enter(rows, cols, extra, message):
+    with pytest.raises(DataError, match=message):
+        Interactions.from_indices(rows, cols, IdMap.range(2), IdMap.range(4), **extra)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array, sparse.coo_array, sparse.csc_matrix, sparse.lil_array])
+def test_nan_cells_are_unknown(kind):
+    data = Interactions.from_csr(kind(np.array([[5, np.nan, 3], [np.nan, 4, np.nan]])))
+    assert len(data) == 3
+    assert pairs_of(data) == {(0, 0), (0, 2), (1, 1)}
+    assert data.weight.tolist() == [5.0, 3.0, 4.0]
+    assert data.notes.unknown_cells == 3
+
+
+def test_masked_cells_are_unknown():
+    assert pairs_of(Interactions.from_csr(np.ma.masked_equal([[5, 9], [9, 4]], 9))) == {(0, 0), (1, 1)}
+
+
+def broken(name: str, place: int, value: int) -> sparse.csr_array:
+    matrix = sparse.csr_array(np.eye(3))
+    getattr(matrix, name)[place] = value
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (np.array([[5, np.inf], [0, 1]]), r"finite numbers .* got inf in row 0, column 1. Put NaN"),
+        (sparse.csr_array(np.array([[5, 0], [-np.inf, 1]])), r"got -inf in row 1, column 0"),
+        (np.array([[1e300]]), r"up to 3.4e\+38, got 1e\+300 in row 0, column 0"),
+        (np.array([["a", "b"]]), "must hold real numbers, got <U1"),
+        (np.array([[1j]]), "must hold real numbers, got complex128"),
+        (np.array([[None, 1]]), "must hold real numbers, got object"),
+        ([[1, 2], [3]], "matrix cannot be read"),
+        (np.array([[np.nan, 0.0]]), "at least one interaction"),
+        (broken("indices", 0, 77), "indices must be < 3"),
+        (broken("indices", 0, -5), "indices must be >= 0"),
+        (broken("indptr", 1, 99_999), "matrix cannot be read"),
+        (sparse.coo_array(([1.0], ([0], [0])), shape=(2**45, 3)), "more ids than fit into memory"),
+    ],
+)
+def test_matrices_that_cannot_be_used_are_refused(matrix, message):
+    with pytest.raises(DataError, match=message):
+        Interactions.from_csr(matrix)
+
+
+def test_only_sets_over_the_same_ids_are_merged():
+    one = Interactions.from_csr(np.eye(2))
+    assert len(merge(one, Interactions.from_csr(np.eye(2)))) == 2
+    with pytest.raises(DataError, match="only interactions over the same users can be merged"):
+        merge(one, Interactions.from_csr(np.eye(3)))
+
+
+@pytest.mark.parametrize("library", [pl.DataFrame, pd.DataFrame])
+def test_bytes_are_text(library):
+    data = Interactions.from_frame(library({"user": [b"a", "b\u00e9".encode()], "item": [1, 2]}))
+    assert data.users.values.to_list() == ["a", "b\u00e9"]
+
+
+def test_polars_objects_of_bytes_are_text():
+    frame = pl.DataFrame({"user": pl.Series([b"a", "b"], dtype=pl.Object), "item": [1, 2]})
+    assert Interactions.from_frame(frame).users.values.to_list() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (pd.DataFrame([[1, 2, 3]], columns=["user", "user", "item"]), "the table has 2 columns named 'user'"),
+        (pd.DataFrame([[1, 2, 3]], columns=["user", "item", "item"]), "the table has 2 columns named 'item'"),
+        (
+            pd.DataFrame({"user": pd.Series(["\ud800"], dtype=object), "item": [1]}),
+            r"column 'user' .*UTF-8 .*'\\ud800'",
+        ),
+        (pd.DataFrame({"us\ud800er": [1], "item": [1]}), r"column names must hold text that UTF-8 can write"),
+        (pd.DataFrame({"user": [b"\xff"], "item": [1]}), r"column 'user' must hold text that UTF-8 can write"),
+        (pd.DataFrame({"user": pd.array([1, None], dtype="Int64"), "item": [1, 2]}), "'user' has 1 missing"),
+    ],
+)
+def test_pandas_frames_that_cannot_be_used_are_refused(frame, message):
+    with pytest.raises(DataError, match=message):
+        Interactions.from_frame(frame)
+
+
+def test_pandas_columns_may_be_numbered():
+    assert len(Interactions.from_frame(pd.DataFrame({0: [1, 2], 1: [3, 4]}), user="0", item="1")) == 2
+    assert len(Interactions.from_frame(pd.DataFrame({"user": [1, 2], "": [3, 4], "item": [5, 6]}))) == 2
+
+
+def test_integers_of_any_size_are_ids():
+    data = Interactions.from_frame(pd.DataFrame({"user": pd.Series([2**200, 1], dtype=object), "item": [2, 2]}))
+    assert data.users.values.to_list() == ["1", str(2**200)]

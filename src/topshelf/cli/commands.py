@@ -41,6 +41,9 @@ def train(
     item_column: Annotated[str | None, typer.Option(help="Column of the items; guessed if left out.")] = None,
     rating_column: Annotated[str | None, typer.Option(help="Column of the ratings; 'none' to ignore it.")] = None,
     time_column: Annotated[str | None, typer.Option(help="Column of the times; 'none' to ignore it.")] = None,
+    dates: Annotated[
+        str | None, typer.Option(help="Order of dates such as 12/01/2020: day-first, month-first.")
+    ] = None,
     min_rating: Annotated[float | None, typer.Option(help="Only ratings of at least this are positives.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
@@ -66,21 +69,22 @@ def train(
     """
     if resume is not None:
         others = (config, data, model, loss, k, seed, set_, out, user_column, item_column, rating_column, time_column)
-        if any(value is not None for value in (*others, min_rating)):
+        if any(value is not None for value in (*others, dates, min_rating)):
             raise ConfigError("--resume goes on with a run as it was configured; leave the other options out")
         fitted, out = training.resume(resume, quiet=quiet), resume
     else:
         if config is None and data is None:
             raise ConfigError("give --data PATH|NAME or a TOML file; see topshelf train --help")
         columns = {"user": user_column, "item": item_column, "weight": rating_column, "timestamp": time_column}
-        given = {key: value for key, value in {**columns, "min_rating": min_rating}.items() if value is not None}
+        settings = {**columns, "dates": dates, "min_rating": min_rating}
+        given = {key: value for key, value in settings.items() if value is not None}
         more = merged({"data": given}, overrides(set_ or []))
         chosen = assemble(file=config, data=data, model=model, loss=loss, k=k, seed=seed, more=more)
         if loss is not None and chosen.model.name in MODELS and MODELS[chosen.model.name].is_closed_form:
             raise ConfigError(f"--loss does not go with --model {chosen.model.name}, which is fitted in closed form")
         if out is None:
             raise ConfigError("give --out FOLDER: where the run is kept")
-        fitted = training.fit(chosen, out=out, quiet=quiet)
+        fitted = training.fit(chosen, out=out, quiet=quiet, tell=show.notes)
     show.run(fitted, out)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from topshelf.cli.show import notes
 from topshelf.data.datasets import DATASETS, fetch, load, load_split
 from topshelf.data.given import SUMMARY, write_split
 from topshelf.data.summary import catalogue, describe, describe_split
@@ -23,6 +24,9 @@ UserColumn = Annotated[str | None, typer.Option(help="Column of the users; guess
 ItemColumn = Annotated[str | None, typer.Option(help="Column of the items; guessed if left out.")]
 RatingColumn = Annotated[str | None, typer.Option(help="Column of the ratings; 'none' to ignore it.")]
 TimeColumn = Annotated[str | None, typer.Option(help="Column of the times; 'none' to ignore it.")]
+Dates = Annotated[
+    str | None, typer.Option(help="Order of dates such as 12/01/2020: day-first or month-first; found if left out.")
+]
 Separator = Annotated[str | None, typer.Option(help="Between the columns: one character or '::'; found if left out.")]
 
 
@@ -67,6 +71,7 @@ def show(
     item_column: ItemColumn = None,
     rating_column: RatingColumn = None,
     time_column: TimeColumn = None,
+    dates: Dates = None,
     separator: Separator = None,
     as_json: AsJson = False,
 ) -> None:
@@ -76,8 +81,10 @@ def show(
 
     Example: topshelf data show clicks.csv --user-column visitor
     """
-    layout = _layout(user_column, item_column, rating_column, time_column, separator)
-    facts = describe(load(source, **layout))
+    layout = _layout(user_column, item_column, rating_column, time_column, separator) | {"dates": dates}
+    loaded = load(source, **layout)
+    facts = describe(loaded)
+    notes(loaded.notes.lines())
     if as_json:
         typer.echo(as_json_text(facts))
     else:
@@ -100,6 +107,7 @@ def prepare(
     item_column: ItemColumn = None,
     rating_column: RatingColumn = None,
     time_column: TimeColumn = None,
+    dates: Dates = None,
     separator: Separator = None,
 ) -> None:
     """Clean and split interactions into a folder that `--data` accepts.
@@ -109,9 +117,10 @@ def prepare(
     settings: dict[str, Any] = {"min_rating": min_rating, "core": core, "split": split}
     settings |= {"test_fraction": test_fraction, "valid_fraction": valid_fraction, "last_n": last_n}
     settings |= {"seed": seed, "split_seed": split_seed}
-    layout = _layout(user_column, item_column, rating_column, time_column, separator)
+    layout = _layout(user_column, item_column, rating_column, time_column, separator) | {"dates": dates}
     dataset = load_split(path, **settings, **layout)
-    summary = {"source": path, **describe_split(dataset.split), "settings": settings}
+    notes(dataset.notes)
+    summary = {"source": path, **describe_split(dataset.split), "notes": list(dataset.notes), "settings": settings}
     write_split(dataset.split, out, summary)
     say(_outcome(out, summary))
 

@@ -1,146 +1,160 @@
-"""Which column is the user, the item, the rating and the time, and what their values may be."""
+"""The table behind every source: its columns found, converted and checked."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import polars as pl
 
+from topshelf.data import times
+from topshelf.data.names import ID_ROLES, IGNORE, OPTIONS, Columns, resolve
+from topshelf.data.notes import Notes
 from topshelf.errors import DataError
 
 Result = TypeVar("Result")
+Convert = Callable[[str, pl.Series, str], pl.Series]
 
-IGNORE = "none"  # given as a column name: do not use such a column even if there is one
-
-# Compared without case and punctuation: "User ID", "user_id" and "userId" are one name.
-KNOWN_NAMES = {
-    "user": "user userid uid userprocid userorgid reviewerid customer customerid visitor visitorid member "
-    "memberid account accountid profileid query queryid",
-    "item": "item itemid iid itemprocid itemorgid movie movieid product productid asin parentasin business "
-    "businessid location locationid poi venueid track trackid song songid artist artistid book bookid isbn "
-    "article articleid recipe recipeid game gameid",
-    "weight": "rating ratings weight score stars value overall",
-    "timestamp": "timestamp time ts date datetime unixreviewtime eventtime createdat",
-}
-OPTIONS = {
-    "user": "--user-column",
-    "item": "--item-column",
-    "weight": "--rating-column",
-    "timestamp": "--time-column",
-}
-ROLES = tuple(KNOWN_NAMES)
-ID_ROLES = ("user", "item")
 MISSING = ["", "NaN", "nan", "NAN", "NULL", "Null", "null", "None", "none", "NA", "<NA>"]  # as programs write it
+SAMPLED_ROWS = 100  # of columns that may be times
+LARGEST_RATING = float(np.finfo(np.float32).max)  # weights are kept as float32
 
 
-class Columns(NamedTuple):
-    """Names of the columns to use; None means: guess it from the common names."""
+@dataclass(frozen=True)
+class Tabular:
+    """Columns by name, read when they are asked for: all rows, or the first few."""
 
-    user: str | None = None
-    item: str | None = None
-    weight: str | None = None
-    timestamp: str | None = None
-
-
-def bare(name: str) -> str:
-    """Column name without RecBole's type: ``user_id:token`` is ``user_id``."""
-    return name.partition(":")[0]
+    names: list[str]
+    take: Callable[[list[str], int | None], pl.DataFrame]
 
 
-def resolve(present: list[str], wanted: Columns, source: str) -> dict[str, str]:
-    """Role to column name, for every role found; users and items must be found."""
-    found = {}
-    for role in ROLES:
-        name = getattr(wanted, role)
-        if name is not None and name.lower() == IGNORE:
-            continue
-        column = _guess(present, role) if name is None else _named(present, role, name, source)
-        if column is not None:
-            found[role] = column
-        elif role in ID_ROLES:
-            raise DataError(
-                f"{source}: cannot tell which column holds the {role}s; the columns are {_listed(present)}. "
-                f"Name it with {OPTIONS[role]} (in Python {role}=...); a file with no header line needs one."
-            )
-    return found
+class Table(NamedTuple):
+    """A table with our column names, checked, and what there is to say about it."""
+
+    frame: pl.DataFrame
+    notes: Notes
 
 
-def _guess(present: list[str], role: str) -> str | None:
-    by_key: dict[str, str] = {}
-    for name in present:
-        by_key.setdefault(re.sub(r"[^a-z0-9]", "", bare(name).lower()), name)
-    return next((by_key[key] for key in KNOWN_NAMES[role].split() if key in by_key), None)
+def of_lazy(frame: pl.LazyFrame, source: str) -> Tabular:
+    """A lazy table; what is not asked for never fills the memory."""
+
+    def take(names: list[str], rows: int | None) -> pl.DataFrame:
+        columns = frame.select(list(dict.fromkeys(names)))
+        if rows is not None:
+            return attempt(lambda: columns.head(rows).collect(), source)
+        # Nothing is converted on the way: Polars would guess the format of dates anew in each batch of rows.
+        return attempt(lambda: columns.collect(engine="streaming"), source)
+
+    return Tabular(attempt(frame.collect_schema, source).names(), take)
 
 
-def _named(present: list[str], role: str, name: str, source: str) -> str:
-    for candidate in present:
-        if name in (candidate, bare(candidate)):
-            return candidate
-    raise DataError(
-        f"{source}: there is no {role} column {name!r}; the columns are {_listed(present)}. "
-        f"Give one of them to {OPTIONS[role]} (in Python {role}=...)."
-    )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(repr(name) for name in names[:20]) + (", ..." if len(names) > 20 else "")
-
-
-def canonical(frame: pl.LazyFrame, wanted: Columns, source: str, labels: dict[str, str] | None = None) -> pl.DataFrame:
+def canonical(data: Tabular | pl.LazyFrame, wanted: Columns, source: str, convert: Convert | None = None) -> Table:
     """The table with columns ``user``, ``item`` and, where present, ``weight`` and ``timestamp``, checked.
 
-    Only these columns are read from the file behind ``frame``. ``labels`` are the names for the messages,
-    where the columns had other names before.
+    Only these columns are read in full. ``convert`` makes values of what a text file holds.
     """
-    schema = attempt(frame.collect_schema, source)
-    found = resolve(list(schema), wanted, source)
-    labels = found if labels is None else labels
-    rules = {"weight": _weight, "timestamp": _timestamp}
-    chosen = []
+    if isinstance(data, pl.LazyFrame):
+        data = of_lazy(data, source)
+    if wanted.dates is not None and wanted.dates not in times.ORDERS:
+        raise DataError(f"dates must be one of {', '.join(times.ORDERS)}, got {wanted.dates!r}.")
+
+    def holds_times(name: str) -> bool:
+        return times.may_hold_times(data.take([name], SAMPLED_ROWS)[name])
+
+    found = resolve(data.names, wanted, source, holds_times)
+    raw = data.take(list(found.values()), None)
+    columns = {}
     for role, name in found.items():
-        rule = rules.get(role, _identifier)
-        chosen.append(rule(pl.col(name), schema[name], f"{source}: {role} column {labels[role]!r}").alias(role))
-    raw = collect(frame, list(found.values()), source)
-    return checked(attempt(lambda: raw.select(chosen), source), source, labels)
+        where = f"{source}: {role} column {name!r}"
+        value = partial(_value, role, raw[name], where, wanted.dates, convert)
+        columns[role] = attempt(value, source).alias(role)
+    table = checked(pl.DataFrame(columns), source, found)
+    is_ours = wanted.timestamp is None  # the choice of the time column
+    unused = _unused_times(data, set(found.values())) if is_ours else ()
+    return Table(table, Notes(rows=len(table), unused_times=unused, time=found.get("timestamp")))
 
 
-def collect(frame: pl.LazyFrame, names: list[str], source: str) -> pl.DataFrame:
-    """Some columns of a lazy table, in the order of its rows; what is not among them never fills the memory."""
-    # Nothing is converted on the way: Polars would guess the format of dates anew in each batch of rows.
-    columns = frame.select(list(dict.fromkeys(names)))
-    return attempt(lambda: columns.collect(engine="streaming"), source)
+def _unused_times(data: Tabular, used: set[str]) -> tuple[str, ...]:
+    others = [name for name in dict.fromkeys(data.names) if name not in used]
+    sample = data.take(others, SAMPLED_ROWS) if others else pl.DataFrame()
+    return tuple(name for name in others if times.looks_like_time(name, sample[name]))
 
 
-def _identifier(column: pl.Expr, dtype: pl.DataType, where: str) -> pl.Expr:
+def _value(role: str, column: pl.Series, where: str, dates: str | None, convert: Convert | None) -> pl.Series:
+    column = column if convert is None else convert(role, column, where)
+    if role == "weight":
+        return _weight(column, where)
+    return _timestamp(column, where, dates) if role == "timestamp" else _identifier(column, where)
+
+
+def _identifier(column: pl.Series, where: str) -> pl.Series:
+    dtype = column.dtype
     if dtype.is_integer():
         return column  # made Int64, or text if that is too narrow, once the values are known
     if dtype.is_float():
         return column.fill_nan(None)  # made whole, or refused, once the values are known
+    if dtype == pl.Binary:
+        return _decoded(column, where).replace("", None)
     if dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null):
         return column.cast(pl.String).replace("", None)
     raise DataError(f"{where} must hold whole numbers or text, got {dtype}. Convert the ids to text first.")
 
 
-def _weight(column: pl.Expr, dtype: pl.DataType, where: str) -> pl.Expr:
-    if dtype.is_numeric() or dtype in (pl.Boolean, pl.Null):
-        return column.cast(pl.Float64).fill_nan(None)
-    raise DataError(f"{where} must hold numbers, got {dtype}. Pass {OPTIONS['weight']} {IGNORE} to do without ratings.")
+def _decoded(column: pl.Series, where: str) -> pl.Series:
+    values = []
+    for row, value in enumerate(column.to_list()):
+        try:
+            values.append(None if value is None else value.decode())
+        except UnicodeDecodeError:
+            raise DataError(
+                f"{where} holds bytes that are not UTF-8 text, got {value[:40]!r} in data row {row + 1}. "
+                "Convert the ids to text first."
+            ) from None
+    return pl.Series(column.name, values, dtype=pl.String)
 
 
-def _timestamp(column: pl.Expr, dtype: pl.DataType, where: str) -> pl.Expr:
-    if dtype.is_integer():
-        return column.cast(pl.Int64)
-    if dtype.is_numeric():
-        return column.cast(pl.Float64).fill_nan(None)
+def _weight(column: pl.Series, where: str) -> pl.Series:
+    if column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null):
+        numbers = column.cast(pl.Float64).fill_nan(None)
+        _refuse_beyond(numbers, where, LARGEST_RATING, OPTIONS["weight"])
+        return numbers
+    raise DataError(
+        f"{where} must hold numbers, got {column.dtype}. Pass {OPTIONS['weight']} {IGNORE} to do without ratings."
+    )
+
+
+def _timestamp(column: pl.Series, where: str, dates: str | None) -> pl.Series:
+    dtype = column.dtype
     if dtype == pl.String:
-        return column.str.to_datetime(time_zone="UTC", strict=False).dt.epoch("s")
+        return times.from_text(column, dates, where)
     if dtype == pl.Date or dtype.base_type() == pl.Datetime:
         return column.dt.epoch("s")
-    raise DataError(
-        f"{where} must hold numbers, dates or times, got {dtype}. Pass {OPTIONS['timestamp']} {IGNORE} to do without."
-    )
+    if not dtype.is_numeric():
+        raise DataError(
+            f"{where} must hold numbers, dates or times, got {dtype}. "
+            f"Pass {OPTIONS['timestamp']} {IGNORE} to do without."
+        )
+    numbers = column.cast(pl.Int64) if dtype.is_integer() else column.cast(pl.Float64).fill_nan(None)
+    if dtype.is_integer():
+        times.refuse_mixed_units(numbers, where)
+        return numbers
+    _refuse_beyond(numbers, where, float(np.finfo(np.float64).max), OPTIONS["timestamp"])
+    times.refuse_mixed_units(numbers, where)
+    return numbers
+
+
+def _refuse_beyond(numbers: pl.Series, where: str, most: float, option: str) -> None:
+    """Infinite values, and those that would become so."""
+    lowest, highest = numbers.min(), numbers.max()
+    if lowest is not None and (lowest < -most or highest > most):  # type: ignore[operator]
+        row = int((numbers.abs() > most).arg_max() or 0)
+        raise DataError(
+            f"{where} must hold finite numbers up to {most:.3g}, got {numbers[row]!r} in data row {row + 1}. "
+            f"Correct or remove these rows, or pass {option} {IGNORE} to do without the column."
+        )
 
 
 def attempt(action: Callable[[], Result], source: str) -> Result:
@@ -150,10 +164,12 @@ def attempt(action: Callable[[], Result], source: str) -> Result:
     except pl.exceptions.NoDataError:
         raise DataError(f"{source} is empty. It must hold at least one interaction.") from None
     except (pl.exceptions.PolarsError, OSError) as error:
-        reason = str(error).splitlines()[0]
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         if "utf-8" in reason.lower() or "utf8" in reason.lower():
             raise not_utf8(source) from None
         raise DataError(f"{source} cannot be read as a table: {reason}. Check its separator and its lines.") from error
+    except pl.exceptions.PanicException as error:  # a file that Polars did not expect
+        raise DataError(f"{source} cannot be read as a table; it is damaged ({error}).") from None
 
 
 def not_utf8(source: str) -> DataError:
@@ -196,7 +212,7 @@ def narrow(ids: pl.Series) -> pl.Series:
 def _remedy(role: str) -> str:
     if role in ID_ROLES:
         return "Remove these rows or fill in the ids."
-    return f"Mend these rows, or pass {OPTIONS[role]} {IGNORE} to do without the column."
+    return f"Correct these rows, or pass {OPTIONS[role]} {IGNORE} to do without the column."
 
 
 def whole_numbers(ids: pl.Series) -> pl.Series:
@@ -212,35 +228,3 @@ def whole_numbers(ids: pl.Series) -> pl.Series:
         return ids
     is_exact = numbers.cast(pl.String).filter(~is_word).equals(ids.filter(~is_word))
     return numbers if is_exact else ids
-
-
-def plain_frame(frame: Any, wanted: Columns, source: str) -> pl.LazyFrame:
-    """A lazy Polars frame from a Polars or pandas frame, with the columns in use made of plain values."""
-    if isinstance(frame, pl.LazyFrame):
-        return frame
-    if isinstance(frame, pl.DataFrame):
-        objects = [name for name, dtype in frame.schema.items() if dtype == pl.Object]
-        return frame.with_columns(_as_text(frame[name].to_list(), name) for name in objects).lazy()
-    if not (hasattr(frame, "columns") and hasattr(frame, "dtypes")):
-        raise DataError(f"{source} must be a Polars or pandas frame, got {type(frame).__name__}.")
-    found = resolve([str(name) for name in frame.columns], wanted, source)
-    # By hand and not pl.from_pandas, which needs pyarrow for text columns.
-    return pl.LazyFrame([_from_pandas(frame[name], name) for name in dict.fromkeys(found.values())])
-
-
-def _from_pandas(column: Any, name: str) -> pl.Series:
-    kind = getattr(column.dtype, "kind", "O")
-    if kind == "M":
-        moments = column if getattr(column.dtype, "tz", None) is None else column.dt.tz_convert(None)
-        return pl.Series(name, moments.to_numpy().astype("datetime64[us]"))  # Polars does not know whole seconds
-    if kind in "iufb":
-        return pl.Series(name, column.to_numpy())
-    return _as_text([None if missing else value for value, missing in zip(column, column.isna(), strict=True)], name)
-
-
-def _as_text(values: list[Any], name: str) -> pl.Series:
-    """Numbers stay numbers; everything else (text, UUIDs) becomes text."""
-    present = [value for value in values if value is not None]
-    if present and all(isinstance(value, (int, float)) for value in present):
-        return pl.Series(name, values, strict=False)
-    return pl.Series(name, [None if value is None else str(value) for value in values], dtype=pl.String)

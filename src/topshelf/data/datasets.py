@@ -11,9 +11,11 @@ from topshelf.data import movielens
 from topshelf.data.download import cache_folder, download, verify
 from topshelf.data.given import GivenSplit, is_given, read_given
 from topshelf.data.interactions import Interactions, merge
+from topshelf.data.names import Columns
 from topshelf.data.noise import add_false_positives
-from topshelf.data.prepare import prepare
-from topshelf.data.readers import from_table, read
+from topshelf.data.notes import Notes
+from topshelf.data.prepare import prepared
+from topshelf.data.readers import from_table, read_table
 from topshelf.data.splits import KINDS, Split, carve_validation, make_split
 from topshelf.data.synthetic import generate
 from topshelf.errors import ConfigError, DataError, at_least, one_of
@@ -115,11 +117,16 @@ DATASETS: dict[str, DatasetInfo] = {info.name: info for info in _KNOWN}
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A source, split in three. ``titles`` are the names of the items by dense index, where known."""
+    """A source, split in three. ``titles`` are the names of the items by dense index, where known.
+
+    ``notes`` are sentences on what was left out or left open when the source was read, for a person to see before
+    training: rows dropped as repeats, columns that look like a time and are not used.
+    """
 
     name: str
     split: Split
     titles: list[str] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +136,10 @@ class Source:
     name: str
     content: Interactions | GivenSplit
     titles: list[str] | None = None
+
+    @property
+    def notes(self) -> Notes:
+        return self.content.notes
 
     def interactions(self) -> Interactions:
         """Everything in it."""
@@ -145,6 +156,7 @@ def load(
     item: str | None = None,
     weight: str | None = None,
     timestamp: str | None = None,
+    dates: str | None = None,
     separator: str | None = None,
     min_rating: float | None = None,
     core: int = 0,
@@ -155,14 +167,23 @@ def load(
     Without ``test`` the test part of a split that comes ready made is left unread.
     """
     name, path = str(source), Path(source)
-    layout = {"user": user, "item": item, "weight": weight, "timestamp": timestamp, "separator": separator}
-    if name in DATASETS or (path.exists() and is_given(path)):
-        _refuse_settings(name, {**layout, "min_rating": min_rating, "core": core or None})
+    columns = Columns(user, item, weight, timestamp, dates)
+    if name in DATASETS or (_exists(path) and is_given(path)):
+        more = {"separator": separator, "min_rating": min_rating, "core": core or None}
+        _refuse_settings(name, {**columns._asdict(), **more})
         return _load_named(name, test) if name in DATASETS else Source(path.stem, read_given(path, test=test))
-    if not path.exists():
+    if not _exists(path):
         raise DataError(f"{name!r} is neither a file nor a named dataset. Named datasets: {', '.join(DATASETS)}.")
-    table = prepare(read(path, **layout), min_rating=min_rating, core=core)
-    return Source(path.name, from_table(table))
+    return Source(
+        path.name, from_table(*prepared(read_table(path, columns, separator), min_rating=min_rating, core=core))
+    )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that is too long, or with a NUL
+        return False
 
 
 def _refuse_settings(name: str, settings: dict[str, Any]) -> None:
@@ -178,6 +199,7 @@ def load_split(
     item: str | None = None,
     weight: str | None = None,
     timestamp: str | None = None,
+    dates: str | None = None,
     separator: str | None = None,
     min_rating: float | None = None,
     core: int = 0,
@@ -199,8 +221,8 @@ def load_split(
     """
     one_of("split", split, KINDS)
     at_least("noise", noise, 0.0)
-    layout = {"user": user, "item": item, "weight": weight, "timestamp": timestamp, "separator": separator}
-    loaded = load(source, **layout, min_rating=min_rating, core=core, test=test)
+    columns = {"user": user, "item": item, "weight": weight, "timestamp": timestamp, "dates": dates}
+    loaded = load(source, **columns, separator=separator, min_rating=min_rating, core=core, test=test)
     if isinstance(loaded.content, GivenSplit):
         settings = {"split": split, "test_fraction": test_fraction, "last_n": last_n, "split_seed": split_seed}
         _refuse_changes(settings, "the test part")
@@ -210,7 +232,7 @@ def load_split(
                 f"{noise!r}"
             )
         parts = _complete(loaded.content, valid_fraction, seed)
-        return Dataset(loaded.name, _noisy(parts, noise, seed), loaded.titles)
+        return Dataset(loaded.name, _noisy(parts, noise, seed), loaded.titles, loaded.notes.lines("given"))
     dataset = split_interactions(
         loaded.content,
         name=loaded.name,
@@ -253,7 +275,7 @@ def split_interactions(
         seed=seed,
         split_seed=split_seed,
     )
-    return Dataset(name, _noisy(parts, noise, seed), titles)
+    return Dataset(name, _noisy(parts, noise, seed), titles, interactions.notes.lines(parts.kind))
 
 
 def _noisy(split: Split, noise: float, seed: int) -> Split:
@@ -329,8 +351,13 @@ def fetch(name: str) -> Path:
         raise DataError(f"{name} is generated when it is used; there is nothing to fetch.")
     if found := local_file(name):
         return found
+
+    def check(path: Path) -> None:  # what a checksum would tell, where none is known
+        if info.sha256 is None:
+            _check_counts(info, read_given(path), path)
+
     if name != "movielens-100k":
-        return download(info.address, cache_folder() / f"{name}.zip", info.sha256)
+        return download(info.address, cache_folder() / f"{name}.zip", info.sha256, check=check)
     try:  # the registry first: its file also has the titles
         return movielens.fetch_movielens_from_registry(cache_folder())
     except DataError as registry:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +14,16 @@ import numpy as np
 import polars as pl
 
 from topshelf import files
-from topshelf.data.columns import Columns, attempt, canonical, whole_numbers
+from topshelf.data.columns import Table, attempt, canonical, whole_numbers
 from topshelf.data.interactions import IdMap, Interactions
-from topshelf.data.readers import read_alike, read_text
+from topshelf.data.memory import Allowance
+from topshelf.data.names import GUESS
+from topshelf.data.notes import Notes, total
+from topshelf.data.readers import read_alike, read_text, scan_parquet, unquoted
 from topshelf.data.splits import Split
+from topshelf.data.unpack import member_bytes, open_zip
 from topshelf.errors import DataError
 
-MEMBER_LIMIT = 1 << 30  # bytes unpacked; the largest known file, the paper's Book, has about 50 MB
 PARTS = ("train", "valid", "test")
 LEFT_OUT = "left_out"
 SUMMARY = "summary.json"
@@ -42,6 +43,10 @@ class GivenSplit:
     test: Interactions | None
     valid: Interactions | None = None
     left_out: Interactions | None = None
+
+    @property
+    def notes(self) -> Notes:
+        return total(part.notes for part in (self.train, self.valid, self.test) if part is not None)
 
 
 def is_given(path: Path) -> bool:
@@ -79,32 +84,17 @@ def _read_any(path: Path, test: bool) -> GivenSplit:
         if (path / "train.txt").is_file() and not (path / "train.tsv").is_file():
             return _read_texts(path, test)
         return _read_paper(lambda name: _file_bytes(path / name), str(path), test)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return _read_paper(lambda name: member_bytes(archive, name), str(path), test)
-    except zipfile.BadZipFile as error:
-        raise DataError(f"{path} is not a sound zip file: {error}. Fetch it again.") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be opened: {error}.") from error
-
-
-def member_bytes(archive: zipfile.ZipFile, name: str) -> bytes | None:
-    """One member by its exact name, or None; nothing is unpacked to disk."""
-    try:
-        info = archive.getinfo(name)
-    except KeyError:
-        return None
-    if info.file_size > MEMBER_LIMIT:
-        raise DataError(f"{archive.filename}: {name} must be <= {MEMBER_LIMIT} bytes unpacked, got {info.file_size}.")
-    try:
-        return archive.read(info)
-    except (RuntimeError, EOFError, zlib.error) as error:  # encrypted, cut off, or an unknown compression
-        raise DataError(f"{archive.filename}: {name} cannot be unpacked: {error}. Fetch it again.") from error
+    with open_zip(path) as archive:
+        return _read_paper(lambda name: member_bytes(archive, name), str(path), test)
 
 
 def _file_bytes(path: Path) -> bytes | None:
     try:
-        return path.read_bytes() if path.is_file() else None
+        if not path.is_file():
+            return None
+        raw = path.read_bytes()
+        Allowance(str(path)).take(0, raw.count(b"\n"))
+        return raw
     except OSError as error:
         raise DataError(f"{path} cannot be opened: {error}.") from error
 
@@ -113,7 +103,8 @@ def _read_paper(open_file: Open, source: str, test: bool) -> GivenSplit:
     names = ("train", "test") if test else ("train",)
     tables = {name: _pairs(open_file, f"{name}.tsv", source) for name in names}
     users, items = (
-        _listed_ids(open_file, role, [table[role] for table in tables.values()], source) for role in ("user", "item")
+        _listed_ids(open_file, role, [table.frame[role] for table in tables.values()], source)
+        for role in ("user", "item")
     )
     parts = {name: _indexed(table, users, items, f"{source} {name}.tsv") for name, table in tables.items()}
     return GivenSplit(parts["train"], parts.get("test"))
@@ -126,24 +117,29 @@ def _read_texts(folder: Path, test: bool) -> GivenSplit:
         raise DataError(f"{folder} has no test.txt beside its train.txt. A ready-made split holds both.")
     tables = read_alike([folder / f"{name}.txt" for name in names])
     users, items = (
-        _listed_ids(lambda _: None, role, [table[role] for table in tables], str(folder)) for role in ("user", "item")
+        _listed_ids(lambda _: None, role, [table.frame[role] for table in tables], str(folder))
+        for role in ("user", "item")
     )
     parts = {name: _indexed(table, users, items, str(folder)) for name, table in zip(names, tables, strict=True)}
     return GivenSplit(parts["train"], parts.get("test"), parts.get("valid"))
 
 
-def _pairs(open_file: Open, name: str, source: str) -> pl.DataFrame:
+def _pairs(open_file: Open, name: str, source: str) -> Table:
     raw = open_file(name)
     if raw is None:
         raise DataError(
             f"{source} has no {name}. A ready-made split holds train.tsv and test.tsv, "
             "train.txt and test.txt, or train.parquet and test.parquet."
         )
-    return read_text(tab_separated(raw, f"{source} {name}").lazy(), Columns(), f"{source} {name}")
+    return read_text(tab_separated(raw, f"{source} {name}").lazy(), GUESS, f"{source} {name}", is_raw=True)
 
 
 def tab_separated(raw: bytes, where: str) -> pl.DataFrame:
-    return attempt(lambda: pl.read_csv(io.BytesIO(raw), separator="\t", quote_char=None, infer_schema=False), where)
+    """A table whose columns are all text, with their quotes."""
+    if b"\0" in raw:
+        raise DataError(f"{where} is not a text file.")
+    table = attempt(lambda: pl.read_csv(io.BytesIO(raw), separator="\t", quote_char=None, infer_schema=False), where)
+    return attempt(lambda: table.rename(lambda name: name.strip('"')), where)
 
 
 def _listed_ids(open_file: Open, role: str, seen: list[pl.Series], source: str) -> tuple[IdMap, bool]:
@@ -154,7 +150,7 @@ def _listed_ids(open_file: Open, role: str, seen: list[pl.Series], source: str) 
             seen = [column.cast(pl.String) for column in seen]
         return IdMap.sorted_from(pl.concat(seen)), False
     where = f"{source} {role}_list.tsv"
-    table = tab_separated(raw, where)
+    table = tab_separated(raw, where).select(pl.all().map_batches(unquoted, pl.String))
     if table.width != 2:
         raise DataError(f"{where} must have 2 columns (original id, dense id), got {table.width}.")
     table = table.rename(dict(zip(table.columns, ("id", "index"), strict=True)))
@@ -164,10 +160,18 @@ def _listed_ids(open_file: Open, role: str, seen: list[pl.Series], source: str) 
     numbers = whole_numbers(table["id"])
     # Where the ids were ordered as text ("1", "10", "100"), they were text to whoever made the file.
     is_ordered = not numbers.null_count() and numbers.is_sorted()
-    return IdMap(numbers if is_ordered else table["id"]), True
+    return _id_map(numbers if is_ordered else table["id"], where), True
 
 
-def _indexed(pairs: pl.DataFrame, users: tuple[IdMap, bool], items: tuple[IdMap, bool], where: str) -> Interactions:
+def _id_map(ids: pl.Series, where: str) -> IdMap:
+    try:
+        return attempt(lambda: IdMap(ids), where)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+
+
+def _indexed(table: Table, users: tuple[IdMap, bool], items: tuple[IdMap, bool], where: str) -> Interactions:
+    pairs = table.frame
     try:
         rows, cols = (_positions(pairs[role], *known) for role, known in (("user", users), ("item", items)))
         extra = {name: pairs[name].to_numpy() for name in ("weight", "timestamp") if name in pairs.columns}
@@ -187,17 +191,18 @@ def _positions(column: pl.Series, ids: IdMap, is_dense: bool) -> np.ndarray:
 def _read_prepared(folder: Path, test: bool) -> GivenSplit:
     wanted = (*PARTS, LEFT_OUT) if test else ("train", "valid")
     tables = {
-        name: canonical(
-            pl.scan_parquet(folder / f"{name}.parquet", glob=False), Columns(), str(folder / f"{name}.parquet")
-        )
+        name: canonical(scan_parquet(folder / f"{name}.parquet"), GUESS, str(folder / f"{name}.parquet")).frame
         for name in wanted
         if (folder / f"{name}.parquet").is_file() and not _is_empty(folder / f"{name}.parquet")
     }
     for name in ("train", "test"):
         if name in wanted and name not in tables:
             raise DataError(f"{folder} has no interactions in {name}.parquet. Make it again: topshelf data prepare")
-    maps = [_prepared_ids(folder, role, tables) for role in ("user", "item")]
-    parts = {name: Interactions.from_canonical(table, *maps) for name, table in tables.items()}
+    users, items = (_prepared_ids(folder, role, tables) for role in ("user", "item"))
+    try:
+        parts = {name: Interactions.from_canonical(table, users, items) for name, table in tables.items()}
+    except DataError as error:
+        raise DataError(f"{folder}: {error}") from None
     return GivenSplit(parts["train"], parts.get("test"), parts.get("valid"), parts.get(LEFT_OUT))
 
 
@@ -208,7 +213,8 @@ def _is_empty(path: Path) -> bool:
 def _prepared_ids(folder: Path, role: str, tables: dict[str, pl.DataFrame]) -> IdMap:
     path = folder / f"{role}s.parquet"
     if path.is_file():
-        return IdMap(attempt(lambda: pl.read_parquet(path, columns=["id"], glob=False), str(path))["id"])
+        ids = attempt(lambda: scan_parquet(path).select("id").collect(), str(path))["id"]
+        return _id_map(ids, str(path))
     seen = attempt(lambda: pl.concat([table[role] for table in tables.values()]), str(folder))
     return IdMap.sorted_from(seen)
 

@@ -1,9 +1,9 @@
-"""Interactions in compressed rows, and the maps between external ids and dense indices."""
+"""Interactions in compressed rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+import itertools
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,84 +11,14 @@ import polars as pl
 import torch
 from scipy import sparse
 
-from topshelf.data.columns import Columns, canonical, narrow, plain_frame
+from topshelf.data.columns import LARGEST_RATING, canonical
+from topshelf.data.frames import of_frame
+from topshelf.data.ids import IdMap
+from topshelf.data.memory import available, size
+from topshelf.data.names import Columns
+from topshelf.data.notes import NO_NOTES, Notes
 from topshelf.errors import DataError
 from topshelf.ragged import Ragged
-
-
-class IdMap:
-    """Dense index to external id and back. Ids are integers or text; others (UUIDs) become text."""
-
-    def __init__(self, values: pl.Series) -> None:
-        values = narrow(values)
-        self.values = (values if values.dtype == pl.Int64 else values.cast(pl.String)).alias("id")
-        if self.values.null_count() or self.values.n_unique() != len(self.values):
-            raise DataError(f"ids must be unique and present, got {len(values)} of which {values.n_unique()} differ.")
-
-    @classmethod
-    def range(cls, n: int) -> IdMap:
-        """The ids 0 to n - 1, each its own index."""
-        return cls(pl.int_range(n, eager=True))
-
-    @classmethod
-    def sorted_from(cls, ids: pl.Series) -> IdMap:
-        """Distinct ids in order: integers by value, text by character (so "10" comes before "9")."""
-        return cls(ids.unique().sort())
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __repr__(self) -> str:
-        return f"IdMap({len(self)} ids, {self.values.dtype})"
-
-    def ids(self, index: Any) -> list[Any]:
-        """External ids of dense indices."""
-        return self.values.gather(np.asarray(index, dtype=np.int64).ravel()).to_list()
-
-    def index(self, ids: Any) -> np.ndarray:
-        """Dense indices of external ids, or of one id; an unknown id is an error."""
-        if isinstance(ids, (str, int, float, np.generic)):
-            ids = [ids]
-        elif not hasattr(ids, "__len__"):
-            ids = list(ids)  # named again in the message
-        wanted = self._series(ids)
-        numbered = pl.DataFrame({"id": self.values}).with_row_index("index")
-        found = pl.DataFrame({"id": wanted}).join(numbered, on="id", how="left", maintain_order="left")["index"]
-        if found.null_count():
-            unknown = [value for value, is_unknown in zip(ids, found.is_null(), strict=True) if is_unknown]
-            first = ", ".join(repr(value) for value in unknown[:5])
-            raise DataError(
-                f"{len(unknown)} of {len(wanted)} ids are unknown, such as {first}. "
-                f"The {len(self)} known ids are like {self.ids(range(min(3, len(self))))}."
-            )
-        return found.cast(pl.Int64).to_numpy()
-
-    def get(self, id: Any) -> int | None:
-        """Dense index of one id, or None."""
-        key = self._key(id)
-        return None if key is None else self._positions.get(key)
-
-    @cached_property
-    def _positions(self) -> dict[Any, int]:
-        return {value: position for position, value in enumerate(self.values.to_list())}
-
-    def _key(self, id: Any) -> Any:
-        if self.values.dtype == pl.String:
-            return str(id)
-        try:  # the command line and HTTP hand over integer ids as text
-            key = int(id)
-        except (TypeError, ValueError, OverflowError):
-            return None
-        # int() rounds 4.9 down and reads "4_0" as 40; neither is an id of ours.
-        is_same = "_" not in id if isinstance(id, str) else bool(key == id)
-        return key if is_same and -(2**63) <= key < 2**63 else None
-
-    def _series(self, ids: Any) -> pl.Series:
-        if isinstance(ids, pl.Series) and (ids.dtype.is_integer() or ids.dtype == pl.String):
-            return ids.cast(self.values.dtype, strict=False)
-        if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
-            return pl.Series(ids).cast(self.values.dtype, strict=False)
-        return pl.Series([self._key(value) for value in ids], dtype=self.values.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +26,7 @@ class Interactions:
     """Who took what: row ``u`` is ``indices[indptr[u]:indptr[u + 1]]``, sorted and unique.
 
     ``indptr (n_users + 1,)`` and ``indices (n,)`` are int64. ``weight`` (ratings, float32) and ``timestamp``
-    (int64 or float64 seconds) are aligned with ``indices``, or None.
+    (int64 or float64 seconds) are aligned with ``indices``, or None. ``notes`` say what the reading left out.
     """
 
     indptr: np.ndarray
@@ -105,6 +35,7 @@ class Interactions:
     items: IdMap
     weight: np.ndarray | None = None
     timestamp: np.ndarray | None = None
+    notes: Notes = NO_NOTES
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -188,36 +119,53 @@ class Interactions:
         item: str | None = None,
         weight: str | None = None,
         timestamp: str | None = None,
+        dates: str | None = None,
     ) -> Interactions:
         """From a Polars or pandas frame; columns not named are guessed, ``"none"`` leaves one out.
 
-        Dense indices follow the sorted ids. Of several rows with the same user and item the first is kept.
+        Dense indices follow the sorted ids. Of several rows with the same user and item the first is kept; ``notes``
+        count the others. ``dates`` is ``"day-first"`` or ``"month-first"``, for text such as 12/01/2020.
         """
-        wanted = Columns(user, item, weight, timestamp)
-        table = canonical(plain_frame(frame, wanted, "the table"), wanted, "the table")
-        return cls.from_canonical(table, IdMap.sorted_from(table["user"]), IdMap.sorted_from(table["item"]))
+        table, notes = canonical(
+            of_frame(frame, "the table"), Columns(user, item, weight, timestamp, dates), "the table"
+        )
+        return cls.from_canonical(table, IdMap.sorted_from(table["user"]), IdMap.sorted_from(table["item"]), notes)
 
     @classmethod
-    def from_canonical(cls, table: pl.DataFrame, users: IdMap, items: IdMap) -> Interactions:
+    def from_canonical(
+        cls, table: pl.DataFrame, users: IdMap, items: IdMap, notes: Notes | None = None
+    ) -> Interactions:
         """From a checked table with our column names (see ``columns.canonical``) and given id maps."""
         extra = {name: table[name].to_numpy() for name in ("weight", "timestamp") if name in table.columns}
-        return cls.from_indices(users.index(table["user"]), items.index(table["item"]), users, items, **extra)
+        found = cls.from_indices(users.index(table["user"]), items.index(table["item"]), users, items, **extra)
+        return found if notes is None else replace(found, notes=notes + replace(found.notes, rows=0))
 
     @classmethod
     def from_csr(cls, matrix: Any) -> Interactions:
         """From a SciPy sparse matrix or a 2-D array, users by items; ids are the row and column numbers.
 
-        Stored zeros are no interactions. The other values become weights, unless all of them are 1.
+        Zeros, stored or not, are no interactions, and neither are NaN and masked cells, which are unknown. The other
+        values become weights, unless all of them are 1.
         """
-        if np.ndim(matrix) != 2 and not sparse.issparse(matrix):
-            raise DataError(f"matrix must have 2 dimensions (users, items), got {np.ndim(matrix)}.")
-        table = sparse.coo_array(matrix)
-        kept = table.data != 0
+        table = _cells(matrix)
+        is_unknown = np.isnan(table.data) if table.data.dtype.kind == "f" else np.zeros(table.data.shape, dtype=bool)
+        kept = (table.data != 0) & ~is_unknown
         if not kept.any():
             raise DataError(f"matrix must hold at least one interaction, got none in shape {table.shape}.")
+        rows, cols, values = table.coords[0][kept], table.coords[1][kept], table.data[kept]
+        beyond = np.abs(values.astype(np.float64)) > LARGEST_RATING
+        if beyond.any():
+            place = int(beyond.argmax())
+            raise DataError(
+                f"matrix must hold finite numbers up to {LARGEST_RATING:.3g}, got {values[place]} in row "
+                f"{rows[place]}, column {cols[place]}. Put NaN where a value is unknown."
+            )
+        if 8 * sum(table.shape) > (free := available()):
+            raise DataError(f"matrix of shape {table.shape} has more ids than fit into memory ({size(free)} are free).")
         users, items = IdMap.range(table.shape[0]), IdMap.range(table.shape[1])
-        weight = None if (table.data[kept] == 1).all() else table.data[kept]
-        return cls.from_indices(table.coords[0][kept], table.coords[1][kept], users, items, weight=weight)
+        weight = None if (values == 1).all() else values
+        found = cls.from_indices(rows, cols, users, items, weight=weight)
+        return replace(found, notes=replace(found.notes, unknown_cells=int(is_unknown.sum())))
 
     @classmethod
     def from_indices(
@@ -230,9 +178,10 @@ class Interactions:
         timestamp: np.ndarray | None = None,
     ) -> Interactions:
         """From dense indices in any order; of several equal pairs the first is kept."""
-        rows, cols = np.asarray(rows, dtype=np.int64), np.asarray(cols, dtype=np.int64)
-        _check_range("user", rows, len(users))
-        _check_range("item", cols, len(items))
+        rows, cols = _checked_index("user", rows, len(users)), _checked_index("item", cols, len(items))
+        if len(rows) != len(cols):
+            raise DataError(f"rows and cols must be of the same length, got {len(rows)} and {len(cols)}.")
+        weight, timestamp = _values("weight", weight, len(rows)), _values("timestamp", timestamp, len(rows))
         key = rows * max(len(items), 1) + cols
         order = np.argsort(key, kind="stable")  # stable: the first of equal pairs stays first
         key = key[order]
@@ -243,13 +192,60 @@ class Interactions:
             cols[order],
             users,
             items,
-            None if weight is None else np.asarray(weight)[order].astype(np.float32),
-            None if timestamp is None else _seconds(np.asarray(timestamp)[order]),
+            None if weight is None else weight[order].astype(np.float32),
+            None if timestamp is None else _seconds(timestamp[order]),
+            Notes(repeats=len(rows) - len(order), rows=len(rows)),
         )
+
+
+def _cells(matrix: Any) -> sparse.coo_array:
+    """The cells of a matrix of real numbers; its indices are checked before compiled code follows them."""
+    try:
+        if sparse.issparse(matrix):
+            if hasattr(matrix, "check_format"):
+                matrix.check_format(full_check=True)
+        else:
+            hidden = np.ma.getmaskarray(matrix) if np.ma.isMaskedArray(matrix) else None
+            matrix = np.asarray(matrix) if hidden is None else np.where(hidden, 0, np.asarray(matrix))
+        if matrix.ndim != 2:
+            raise DataError(f"matrix must have 2 dimensions (users, items), got {matrix.ndim}.")
+        if matrix.dtype.kind not in "biuf":
+            raise DataError(f"matrix must hold real numbers, got {matrix.dtype}.")
+        return sparse.coo_array(matrix)
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
+        raise DataError(f"matrix cannot be read: {error}. It must hold numbers, users by items.") from error
+
+
+def _values(name: str, values: Any, n: int) -> np.ndarray | None:
+    """Weights or times beside n pairs: one finite number each."""
+    if values is None:
+        return None
+    values = np.asarray(values)
+    if values.shape != (n,):
+        raise DataError(f"{name} must have one value for each of the {n} interactions, got shape {values.shape}.")
+    most = LARGEST_RATING if name == "weight" else np.finfo(np.float64).max
+    if n and values.dtype.kind == "f" and not (-most <= values.min() and values.max() <= most):  # NaN fails too
+        place = int(np.argmin(np.abs(values) <= most))
+        raise DataError(f"{name} must be finite, got {values[place]} in place {place}.")
+    return values
 
 
 def _seconds(timestamp: np.ndarray) -> np.ndarray:
     return timestamp.astype(np.float64 if timestamp.dtype.kind == "f" else np.int64)
+
+
+def _checked_index(name: str, index: Any, size: int) -> np.ndarray:
+    """Dense indices as int64, all of them inside the map: compiled code follows them without looking."""
+    index = np.asarray(index)
+    if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):
+        raise DataError(
+            f"{name} indices must be whole numbers in one dimension, got {index.dtype} of shape {index.shape}."
+        )
+    if index.dtype == np.uint64 and index.size and index.max() >= 2**63:
+        raise DataError(f"{name} index {index.max()} is outside the {size} known {name}s (0 to {size - 1}).")
+    index = index.astype(np.int64, copy=False)
+    _check_range(name, index, size)
+    return index
 
 
 def _check_range(name: str, index: np.ndarray, size: int) -> None:
@@ -261,6 +257,10 @@ def _check_range(name: str, index: np.ndarray, size: int) -> None:
 def merge(first: Interactions, *others: Interactions) -> Interactions:
     """All interactions of several sets over the same id maps, such as train and validation."""
     sets = (first, *others)
+    for name, other in itertools.product(("users", "items"), others):
+        one, two = getattr(first, name), getattr(other, name)
+        if one is not two and not one.values.equals(two.values):
+            raise DataError(f"only interactions over the same {name} can be merged, got {one} and {two}.")
 
     def all_of(name: str) -> np.ndarray | None:
         parts = [getattr(some, name) for some in sets]

@@ -6,18 +6,19 @@ tests/data/test_movielens.py proves it.
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import polars as pl
 
-from topshelf.data.columns import Columns, canonical
+from topshelf.data.columns import canonical
 from topshelf.data.download import fetch_wheel, verify
-from topshelf.data.given import GivenSplit, member_bytes, tab_separated
+from topshelf.data.given import GivenSplit, tab_separated
 from topshelf.data.interactions import IdMap
+from topshelf.data.names import GUESS
 from topshelf.data.prepare import prepare
 from topshelf.data.readers import from_table
 from topshelf.data.splits import ratio_split
+from topshelf.data.unpack import member_bytes, open_zip
 from topshelf.errors import DataError
 
 WHEEL = "recbole-1.2.1-py3-none-any.whl"
@@ -42,7 +43,7 @@ def read_ratings(wheel: Path) -> pl.DataFrame:
     """All 100,000 ratings. Ids stay text, as in the paper's files: they are ordered 1, 10, 100, ..."""
     table = _table(wheel, "ml-100k.inter")
     numbers = (pl.col("rating:float").cast(pl.Float64), pl.col("timestamp:float").cast(pl.Int64))
-    return canonical(table.with_columns(*numbers).lazy(), Columns(), f"{wheel} ml-100k.inter")
+    return canonical(table.with_columns(*numbers).lazy(), GUESS, f"{wheel} ml-100k.inter").frame
 
 
 def read_titles(wheel: Path, items: IdMap) -> list[str]:
@@ -55,7 +56,7 @@ def read_titles(wheel: Path, items: IdMap) -> list[str]:
 
 def _table(wheel: Path, name: str) -> pl.DataFrame:
     verify(wheel, WHEEL_SHA256)
-    with zipfile.ZipFile(wheel) as archive:
+    with open_zip(wheel) as archive:
         raw = member_bytes(archive, f"{FOLDER}/{name}")
     if raw is None:
         raise DataError(f"{wheel} has no {FOLDER}/{name}. Delete it and fetch it again.")

@@ -1,12 +1,14 @@
-"""Cleaning before the split: one row a pair, a rating floor, and the k-core."""
+"""Cleaning before the split: one row per pair, a rating floor, and the k-core."""
 
 from __future__ import annotations
 
 import numpy as np
 import polars as pl
 
-from topshelf.data.columns import Columns, canonical
+from topshelf.data.columns import Table, canonical
 from topshelf.data.interactions import IdMap
+from topshelf.data.names import GUESS
+from topshelf.data.notes import Notes
 from topshelf.errors import ConfigError, DataError, at_least
 
 
@@ -16,12 +18,17 @@ def prepare(frame: pl.DataFrame | pl.LazyFrame, *, min_rating: float | None = No
     The k-core remains when users and items with fewer than k interactions are removed until none is left.
     ``frame`` has our column names, as ``read`` returns it; columns under other common names are found too.
     """
+    return prepared(canonical(frame.lazy(), GUESS, "the table"), min_rating=min_rating, core=core).frame
+
+
+def prepared(table: Table, *, min_rating: float | None = None, core: int = 0) -> Table:
+    """A table that was read, cleaned; its notes count the repeated rows."""
     at_least("core", core, 0)
-    table = canonical(frame.lazy(), Columns(), "the table")
-    table = table.unique(subset=["user", "item"], keep="first", maintain_order=True)
+    frame = table.frame.unique(subset=["user", "item"], keep="first", maintain_order=True)
+    notes = table.notes + Notes(repeats=len(table.frame) - len(frame))
     if min_rating is not None:
-        table = _above(table, min_rating)
-    return _k_core(table, core) if core > 1 else table
+        frame = _above(frame, min_rating)
+    return Table(_k_core(frame, core) if core > 1 else frame, notes)
 
 
 def _above(table: pl.DataFrame, min_rating: float) -> pl.DataFrame:

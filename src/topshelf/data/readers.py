@@ -1,41 +1,32 @@
 """Files of interactions: CSV and its kin, Parquet, RecBole's .inter and LightGCN's lists.
 
-Files are untrusted: nothing is unpickled, and only the columns in use are read.
+Files are untrusted: nothing is unpickled, only the columns in use are read, and no more is unpacked than fits.
 """
 
 from __future__ import annotations
 
 import codecs
-import gzip
+import re
 from pathlib import Path
-from typing import NamedTuple
 
 import polars as pl
 
-from topshelf.data.columns import IGNORE, ROLES, Columns, attempt, canonical, collect, not_utf8, resolve, whole_numbers
+from topshelf.data.columns import Table, attempt, canonical, not_utf8, whole_numbers
 from topshelf.data.interactions import IdMap, Interactions
+from topshelf.data.layouts import UNQUOTED, Layout, are_lists, sniff
+from topshelf.data.memory import Allowance
+from topshelf.data.names import IGNORE, OPTIONS, Columns
+from topshelf.data.notes import Notes
+from topshelf.data.unpack import gunzip
 from topshelf.errors import DataError
 
 PARQUET = (".parquet", ".pq")
-SEPARATORS = ("\t", "::", ",", ";", "|", " ")
-HEADERLESS = (
-    "user",
-    "item",
-    "rating",
-    "timestamp",
-)  # order of the columns in MovieLens' u.data and most others
-TABLES = (".csv", ".tsv", ".inter")  # names of which no lists are expected
 HEAD_BYTES = 1 << 18
 SAMPLED_LINES = 100
+DECIMAL_COMMA = r"^[+-]?\d+,\d+$"
+THOUSANDS = r"^[+-]?[1-9]\d{0,2},\d{3}$"
 
-
-class Layout(NamedTuple):
-    """How a text file is written."""
-
-    separator: str
-    has_header: bool
-    first: list[str]  # the fields of the first line
-    is_lists: bool = False  # LightGCN: a user and then all of its items on one line
+Content = Path | bytes
 
 
 def read_interactions(
@@ -45,17 +36,17 @@ def read_interactions(
     item: str | None = None,
     weight: str | None = None,
     timestamp: str | None = None,
+    dates: str | None = None,
     separator: str | None = None,
 ) -> Interactions:
-    """Interactions of one file; see :func:`read`."""
-    table = read(path, user=user, item=item, weight=weight, timestamp=timestamp, separator=separator)
-    return from_table(table)
+    """Interactions of one file; see :func:`read`. Their ``notes`` say what was left out."""
+    return from_table(*read_table(path, Columns(user, item, weight, timestamp, dates), separator))
 
 
-def from_table(table: pl.DataFrame) -> Interactions:
+def from_table(table: pl.DataFrame, notes: Notes | None = None) -> Interactions:
     """Interactions of a table that :func:`read` or :func:`prepare` returned."""
     users, items = IdMap.sorted_from(table["user"]), IdMap.sorted_from(table["item"])
-    return Interactions.from_canonical(table, users, items)
+    return Interactions.from_canonical(table, users, items, notes)
 
 
 def read(
@@ -65,50 +56,83 @@ def read(
     item: str | None = None,
     weight: str | None = None,
     timestamp: str | None = None,
+    dates: str | None = None,
     separator: str | None = None,
 ) -> pl.DataFrame:
     """Table with columns ``user``, ``item`` and, where present, ``weight`` and ``timestamp``.
 
     The format follows from the name and the first lines. Columns not named are guessed; ``"none"`` leaves one
-    out.
+    out. ``dates`` is ``"day-first"`` or ``"month-first"``, for dates such as 12/01/2020 that do not show it.
     """
+    return read_table(path, Columns(user, item, weight, timestamp, dates), separator).frame
+
+
+def read_table(path: str | Path, wanted: Columns, separator: str | None = None) -> Table:
+    """What :func:`read` returns, with notes on what was left open."""
     path = Path(path)
-    source, wanted = str(path), Columns(user, item, weight, timestamp)
-    if not path.is_file():
+    source = str(path)
+    if not _is_file(path):
         raise DataError(f"{source} is not a file. Check the path, or see the named datasets: topshelf data list")
     if path.suffix.lower() == ".zip":
         raise DataError(f"{source} is a zip. Unpack it first; only a finished split is read from a zip (load_split).")
     if path.suffix.lower() in PARQUET:
-        return canonical(pl.scan_parquet(path, glob=False), wanted, source)
-    layout = sniff(_head(path), separator, source)
-    return _read_lists(path) if layout.is_lists else read_text(_scan(path, layout), wanted, source)
+        return canonical(scan_parquet(path), wanted, source)
+    content = _content(path)
+    layout = sniff(_head(content, path), separator, source, wanted)
+    if layout.is_lists:
+        return _read_lists(content, source)
+    return read_text(_scan(content, layout), wanted, source, is_raw=layout.separator in UNQUOTED)
 
 
-def read_alike(paths: list[Path]) -> list[pl.DataFrame]:
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is too long, or with a NUL
+        return False
+
+
+def read_alike(paths: list[Path]) -> list[Table]:
     """Tables of the files of one split: where one of them holds LightGCN's lists, all must."""
-    claims = {path: are_lists(_head(path)) for path in paths}
+    contents = {path: _content(path) for path in paths}
+    claims = {path: are_lists(_head(content, path)) for path, content in contents.items()}
     if True not in claims.values():
-        return [read(path) for path in paths]
+        return [read_table(path, Columns()) for path in paths]
     for path, claim in claims.items():
         if claim is False:
             raise DataError(f"{path} must hold a user and then its items on each line, like the files beside it.")
-    return [_read_lists(path) for path in paths]
+    return [_read_lists(content, str(path)) for path, content in contents.items()]
 
 
-def _head(path: Path) -> list[str]:
-    """The first lines of a text file, plain or gzipped."""
+def scan_parquet(path: Path) -> pl.LazyFrame:
+    """A lazy table whose rows fit into memory."""
+    frame = pl.scan_parquet(path, glob=False)
+    rows = attempt(lambda: frame.select(pl.len()).collect(), str(path)).item()
+    Allowance(str(path)).take(0, rows)
+    return frame
+
+
+def _content(path: Path) -> Content:
+    """Where the text is: in the file itself, or unpacked in memory."""
+    return gunzip(path) if path.suffix.lower() == ".gz" else path
+
+
+def _head(content: Content, path: Path) -> list[str]:
+    """The first lines of a text file."""
     try:
-        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
-            raw = file.read(HEAD_BYTES)
-    except (OSError, EOFError) as error:
+        raw = content[:HEAD_BYTES] if isinstance(content, bytes) else _start(content)
+    except OSError as error:
         raise DataError(f"{path} cannot be opened: {error}.") from error
-    if b"\0" in raw:
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(f"{path} is not UTF-8 text but UTF-16. Convert it first: iconv -f utf-16 -t utf-8")
+    if b"\0" in raw or raw.startswith(b"x\x01"):  # the latter Polars takes for zlib
         raise DataError(f"{path} is not a text file. Known formats: csv, tsv, txt (also .gz), inter, parquet.")
     try:  # incremental: the last character may be cut in two
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(raw, final=False)
     except UnicodeDecodeError:
         raise not_utf8(str(path)) from None
-    lines = text.splitlines()
+    if "\r" in text and "\n" not in text:
+        raise DataError(f"{path} ends its lines in the way of old Macs. Convert it first: tr '\\r' '\\n'")
+    lines = re.split(r"\r?\n", text)
     if len(raw) == HEAD_BYTES and len(lines) > 1:
         lines.pop()
     lines = [line for line in lines if line.strip()]
@@ -117,92 +141,32 @@ def _head(path: Path) -> list[str]:
     return lines[:SAMPLED_LINES]
 
 
-def sniff(lines: list[str], separator: str | None, source: str) -> Layout:
-    """Separator, header and shape, from the first lines."""
-    if separator is None:
-        if _holds_lists(lines, source):
-            return Layout(" ", False, lines[0].split(), is_lists=True)
-        separator = _separator(lines, source)
-    elif separator != "::" and len(separator.encode()) != 1:
-        raise DataError(f"separator must be one character or '::', got {separator!r}.")
-    first = [field.strip().strip('"') for field in lines[0].split(separator)]
-    return Layout(separator, not any(_is_number(field) for field in first), first)
+def _start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEAD_BYTES)
 
 
-def _holds_lists(lines: list[str], source: str) -> bool:
-    if source.lower().removesuffix(".gz").endswith(TABLES):
-        return False
-    claim, width = are_lists(lines), len(lines[0].split())
-    if claim is None and width > 2:  # with two numbers a line, lists and tables say the same
-        raise DataError(
-            f"{source}: cannot tell whether {lines[0][:80]!r} is a user with {width - 1} items or one interaction. "
-            "For a table, add a header line, rename the file to .csv, or pass --separator ' ' (in Python "
-            "separator=' '). For lists, write one user and one item on each line."
-        )
-    return bool(claim)
-
-
-def are_lists(lines: list[str]) -> bool | None:
-    """Whether each line is a user and then its items, as LightGCN writes them; None if it cannot be told.
-
-    Lists are whole numbers between blanks, and name each user once. They are known by lines of different
-    lengths, or by lines longer than a table without a header may have.
-    """
-    rows = [line.split() for line in lines]
-    if any("\t" in line for line in lines) or not all(field.isdecimal() for row in rows for field in row):
-        return False
-    widths = {len(row) for row in rows}
-    if len(widths) > 1:
-        return True
-    width, n_users = widths.pop(), len({row[0] for row in rows})
-    if width > 2 and n_users < len(rows):
-        return False
-    return True if width > len(HEADERLESS) else None
-
-
-def _separator(lines: list[str], source: str) -> str:
-    for candidate in SEPARATORS:
-        widths = {line.count(candidate) for line in lines}
-        if len(widths) == 1 and widths.pop() > 0:
-            return candidate
-    for candidate in SEPARATORS:  # quoted fields may hold the separator, so the lines differ
-        if candidate in lines[0]:
-            return candidate
-    raise DataError(
-        f"{source}: cannot tell the separator of its columns; the first line is {lines[0][:80]!r}. "
-        "A file of interactions needs at least a user and an item column."
-    )
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
-
-
-def _scan(path: Path, layout: Layout) -> pl.LazyFrame:
+def _scan(content: Content, layout: Layout) -> pl.LazyFrame:
     """Every column as text, under its name."""
     if layout.separator == "::":
-        return _scan_double_colons(path, layout)
-    return pl.scan_csv(
-        path,
+        return _scan_double_colons(content, layout)
+    frame = pl.scan_csv(
+        content,
         separator=layout.separator,
         has_header=layout.has_header,
-        new_columns=None if layout.has_header else _headerless_names(len(layout.first)),
-        quote_char=None if layout.separator == "\t" else '"',  # titles between tabs carry stray quotes
+        new_columns=None if layout.has_header else layout.names,
+        quote_char=None if layout.separator in UNQUOTED else '"',
         infer_schema=False,
         glob=False,
     )
+    return frame.rename(lambda name: name.strip('"')) if layout.separator in UNQUOTED else frame
 
 
-def _scan_double_colons(path: Path, layout: Layout) -> pl.LazyFrame:
+def _scan_double_colons(content: Content, layout: Layout) -> pl.LazyFrame:
     """Polars splits at one byte only, so read single colons and leave out the empty columns between."""
-    names = layout.first if layout.has_header else _headerless_names(len(layout.first))
-    columns = [column for place, name in enumerate(names) for column in (f"gap {place}", name)][1:]
+    columns = [column for place, name in enumerate(layout.names) for column in (f"gap {place}", name)][1:]
     frame = pl.scan_csv(
-        path,
+        content,
         separator=":",
         has_header=False,
         new_columns=columns,
@@ -211,34 +175,63 @@ def _scan_double_colons(path: Path, layout: Layout) -> pl.LazyFrame:
         infer_schema=False,
         glob=False,
     )
-    return frame.select(names)
+    return frame.select(layout.names)
 
 
-def _headerless_names(width: int) -> list[str]:
-    if width <= len(HEADERLESS):
-        return list(HEADERLESS[:width])
-    return [f"column_{place + 1}" for place in range(width)]
+def read_text(frame: pl.LazyFrame, wanted: Columns, source: str, *, is_raw: bool = False) -> Table:
+    """The table of a scan whose columns are all text; ``is_raw`` where their quotes are still around them."""
 
-
-def read_text(frame: pl.LazyFrame, wanted: Columns, source: str) -> pl.DataFrame:
-    """The table of a scan whose columns are all text."""
     # Ids are read as text and made numbers only if all are: a guess from the first rows fails at row 10,001.
-    found = resolve(attempt(frame.collect_schema, source).names(), wanted, source)
-    table = collect(frame, list(found.values()), source)
-    converters = {"weight": _numbers, "timestamp": _numbers_or_text}
-    table = table.select(converters.get(role, _ids)(table[name]).alias(role) for role, name in found.items())
-    return canonical(
-        table.lazy(), Columns(**{role: role if role in found else IGNORE for role in ROLES}), source, found
-    )
+    def convert(role: str, column: pl.Series, where: str) -> pl.Series:
+        column = unquoted(column) if is_raw else column
+        if role == "weight":
+            return _numbers(column, where)
+        return _numbers_or_text(column) if role == "timestamp" else _ids(column)
+
+    return canonical(frame, wanted, source, convert)
+
+
+def unquoted(column: pl.Series) -> pl.Series:
+    """Fields without the quotes that a program put around them; quotes that belong to a title stay.
+
+    A program quotes every field of a column, or those that hold a quote, which it then doubles.
+    """
+    if not column.str.starts_with('"').any():
+        return column
+    is_quoted = column.str.contains(r'^"(?:[^"]|"")*"$').fill_null(True)
+    chosen = is_quoted if is_quoted.all() else is_quoted & column.str.contains('.""').fill_null(False)
+    if not chosen.any():
+        return column
+    inner = column.str.replace(r'(?s)^"(.*)"$', "$1").str.replace_all('""', '"', literal=True)
+    return inner.zip_with(chosen, column)
 
 
 def _ids(column: pl.Series) -> pl.Series:
+    # After ", " every field begins with a blank; it is no part of the id.
+    if len(column) and (column[0] or "").startswith(" ") and column.drop_nulls().str.starts_with(" ").all():
+        column = column.str.strip_chars_start(" ")
     # RecBole declares its ids as tokens, that is text, even when they look like numbers.
     return column if column.name.endswith(":token") else whole_numbers(column)
 
 
-def _numbers(column: pl.Series) -> pl.Series:
-    return column.cast(pl.Float64, strict=False)
+def _numbers(column: pl.Series, where: str) -> pl.Series:
+    """Ratings; with decimal commas where all that is no number has one."""
+    numbers = column.cast(pl.Float64, strict=False)
+    left = numbers.is_null() & column.is_not_null()
+    if not left.any():
+        return numbers
+    column = column.str.strip_chars()
+    rest = column.filter(left)
+    if not rest.str.contains(DECIMAL_COMMA).any():
+        return column.cast(pl.Float64, strict=False)
+    if column.filter(~left).str.contains(".", literal=True).any() or rest.str.contains(THOUSANDS).all():
+        raise DataError(
+            f"{where} has numbers such as {rest[0]!r}, and it cannot be told whether their comma marks decimals or "
+            f"thousands. Write 3.5 with a point and 1000 without a comma, or pass {OPTIONS['weight']} {IGNORE} to do "
+            "without ratings."
+        )
+    is_decimal = column.str.contains(DECIMAL_COMMA).fill_null(False)
+    return column.str.replace(",", ".", literal=True).zip_with(is_decimal, column).cast(pl.Float64, strict=False)
 
 
 def _numbers_or_text(column: pl.Series) -> pl.Series:
@@ -249,10 +242,16 @@ def _numbers_or_text(column: pl.Series) -> pl.Series:
     return column
 
 
-def _read_lists(path: Path) -> pl.DataFrame:
+def _read_lists(content: Content, source: str) -> Table:
     """LightGCN's format: on each line a user and then its items."""
     lines = pl.scan_csv(
-        path, has_header=False, separator="\x01", quote_char=None, new_columns=["line"], infer_schema=False, glob=False
+        content,
+        has_header=False,
+        separator="\x01",
+        quote_char=None,
+        new_columns=["line"],
+        infer_schema=False,
+        glob=False,
     )
     fields = pl.col("line").str.extract_all(r"\S+")
     frame = (
@@ -260,4 +259,4 @@ def _read_lists(path: Path) -> pl.DataFrame:
         .filter(pl.col("item").list.len() > 0)  # a user may have no items in one of the files
         .explode("item")
     )
-    return read_text(frame, Columns(), str(path))
+    return read_text(frame, Columns(), source)

@@ -31,6 +31,7 @@ def describe(source: Source) -> dict[str, Any]:
         "ratings": _range(data.weight),
         "timestamps": _range(data.timestamp),
         "first_rows": _first_rows(data),
+        "notes": list(source.notes.lines()),
     }
     if isinstance(source.content, GivenSplit):
         parts = {"train": source.content.train, "valid": source.content.valid, "test": source.content.test}

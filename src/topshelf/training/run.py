@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -112,13 +113,23 @@ def load_dataset(config: RunConfig, *, test: bool = True) -> Dataset:
 
 
 def fit(
-    config: RunConfig, dataset: Dataset | None = None, *, out: str | Path | None = None, quiet: bool = True
+    config: RunConfig,
+    dataset: Dataset | None = None,
+    *,
+    out: str | Path | None = None,
+    quiet: bool = True,
+    tell: Callable[[Sequence[str]], None] | None = None,
 ) -> Fitted:
-    """Fit what ``config`` asks for; with ``out``, keep the run in a folder that can be resumed and evaluated."""
+    """Fit what ``config`` asks for; with ``out``, keep the run in a folder that can be resumed and evaluated.
+
+    ``tell`` gets the notes of the data before training.
+    """
     config = resolve(config)
     if out is not None:
         RunFolder(out).check_new()
     dataset = dataset or load_dataset(config)
+    if tell is not None:
+        tell(dataset.notes)
     phases = _phases(config, dataset, quiet)
     if out is None:
         return _finish(phases, dataset, None, None)

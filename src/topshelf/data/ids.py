@@ -1,0 +1,91 @@
+"""The map between external ids and dense indices."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from topshelf.data.columns import narrow
+from topshelf.errors import DataError
+
+
+class IdMap:
+    """Dense index to external id and back. Ids are integers or text; others (UUIDs) become text."""
+
+    def __init__(self, values: pl.Series) -> None:
+        values = narrow(values)
+        self.values = (values if values.dtype == pl.Int64 else values.cast(pl.String)).alias("id")
+        if self.values.null_count() or self.values.n_unique() != len(self.values):
+            raise DataError(f"ids must be unique and present, got {len(values)} of which {values.n_unique()} differ.")
+
+    @classmethod
+    def range(cls, n: int) -> IdMap:
+        """The ids 0 to n - 1, each its own index."""
+        return cls(pl.int_range(n, eager=True))
+
+    @classmethod
+    def sorted_from(cls, ids: pl.Series) -> IdMap:
+        """Distinct ids in order: integers by value, text by character (so "10" comes before "9")."""
+        return cls(ids.unique().sort())
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        return f"IdMap({len(self)} ids, {self.values.dtype})"
+
+    def ids(self, index: Any) -> list[Any]:
+        """External ids of dense indices."""
+        return self.values.gather(np.asarray(index, dtype=np.int64).ravel()).to_list()
+
+    def index(self, ids: Any) -> np.ndarray:
+        """Dense indices of external ids, or of one id; an unknown id is an error."""
+        if isinstance(ids, (str, int, float, np.generic)):
+            ids = [ids]
+        elif not hasattr(ids, "__len__"):
+            ids = list(ids)  # named again in the message
+        wanted = self._series(ids)
+        numbered = pl.DataFrame({"id": self.values}).with_row_index("index")
+        found = pl.DataFrame({"id": wanted}).join(numbered, on="id", how="left", maintain_order="left")["index"]
+        if found.null_count():
+            unknown = [value for value, is_unknown in zip(ids, found.is_null(), strict=True) if is_unknown]
+            first = ", ".join(repr(value) for value in unknown[:5])
+            raise DataError(
+                f"{len(unknown)} of {len(wanted)} ids are unknown, such as {first}. "
+                f"The {len(self)} known ids are like {self.ids(range(min(3, len(self))))}."
+            )
+        return found.cast(pl.Int64).to_numpy()
+
+    def get(self, id: Any) -> int | None:
+        """Dense index of one id, or None."""
+        key = self._key(id)
+        return None if key is None else self._positions.get(key)
+
+    @cached_property
+    def _positions(self) -> dict[Any, int]:
+        return {value: position for position, value in enumerate(self.values.to_list())}
+
+    def _key(self, id: Any) -> Any:
+        """The id as it is kept, or None where it cannot be one of ours: the one rule for ids from outside."""
+        if isinstance(id, bytes):
+            id = id.decode(errors="replace")
+        if self.values.dtype == pl.String:
+            text = str(id)
+            return text if text.isascii() or text.encode(errors="replace").decode() == text else None
+        try:  # the command line and HTTP hand over integer ids as text
+            key = int(id)
+        except (TypeError, ValueError, OverflowError):
+            return None
+        # int() rounds 4.9 down and reads "4_0" as 40 and "007" as 7; none of them is an id of ours.
+        is_same = str(key) == id if isinstance(id, str) else bool(key == id)
+        return key if is_same and -(2**63) <= key < 2**63 else None
+
+    def _series(self, ids: Any) -> pl.Series:
+        if isinstance(ids, pl.Series) and (ids.dtype.is_integer() or ids.dtype == pl.String):
+            return ids.cast(self.values.dtype, strict=False)
+        if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
+            return pl.Series(ids).cast(self.values.dtype, strict=False)
+        return pl.Series([self._key(value) for value in ids], dtype=self.values.dtype)

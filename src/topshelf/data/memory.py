@@ -1,0 +1,102 @@
+"""How much memory a file may take: what is unpacked is bounded by what is free."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from topshelf.errors import DataError
+
+SHARE = 0.8  # of the free memory; the rest is for everything else
+ROW_BYTES = 100  # of a row on its way to Interactions, beside its text: 76 with two columns, 114 with four, as measured
+UNKNOWN = 4 << 30  # taken as free where the system does not say
+
+
+def available() -> int:
+    """Bytes that this process may still take: free memory, and the limits of its container and its shell."""
+    found = [_free(), *_container_limits(), _address_space()]
+    return max(0, min(value for value in found if value is not None))
+
+
+def _free() -> int:
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    try:  # macOS and others: all of it, half of which may be in use
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):
+        return UNKNOWN
+
+
+def _container_limits() -> list[int]:
+    """What is left below the limits of control groups, of both versions."""
+    own = [line.split(":", 2)[2].strip("/") for line in _lines("/proc/self/cgroup") if line.count(":") >= 2]
+    pairs = (("", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"))
+    left = []
+    for kind, limit, usage in pairs:
+        for name in {"", *own}:
+            folder = Path("/sys/fs/cgroup") / kind / name
+            most, used = (_number(folder / file) for file in (limit, usage))
+            if most is not None and used is not None:
+                left.append(most - used)
+    return left
+
+
+def _address_space() -> int | None:
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most == resource.RLIM_INFINITY:
+        return None
+    pages = next(iter(_lines("/proc/self/statm")), "0").split()[0]
+    return most - int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _number(path: Path) -> int | None:
+    text = next(iter(_lines(str(path))), "")
+    return int(text) if text.strip().isdigit() else None
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+class Allowance:
+    """Counts what is unpacked from one file, and refuses it when it would not fit into memory."""
+
+    def __init__(self, source: str, packed: int | None = None) -> None:
+        self.source, self.packed = source, packed
+        self.free = available()
+        self.n_bytes = self.n_rows = 0
+
+    def take(self, n_bytes: int, n_rows: int) -> None:
+        """Count some more bytes and rows."""
+        self.n_bytes, self.n_rows = self.n_bytes + n_bytes, self.n_rows + n_rows
+        needed = self.n_bytes + ROW_BYTES * self.n_rows
+        if needed > SHARE * self.free:
+            raise DataError(
+                f"{self.source} does not fit into memory: {self._size()}, which needs at least {size(needed)}, and "
+                f"{size(self.free)} are free. Use a machine with more memory or fewer rows; if the file should be "
+                "small, it is damaged or made to fill the memory."
+            )
+
+    def _size(self) -> str:
+        rows = f"{self.n_rows:,} rows"
+        if self.packed is None:
+            return f"it holds {rows}"
+        return f"its {size(self.packed)} unpack to {size(self.n_bytes)} or more and {rows} or more"
+
+
+def size(n_bytes: float) -> str:
+    """Bytes for people."""
+    for unit in ("bytes", "kB", "MB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "bytes" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} GB"
