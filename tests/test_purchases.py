@@ -19,7 +19,6 @@ from topshelf.recommender import Recommender
 from topshelf.training import fit, load
 
 SHORT = ("--k", 10, "--quiet", "--set", "train.epochs=4", "--set", "train.validate_every=2")
-COLUMNS = ("--user-column", "customer", "--item-column", "sku", "--time-column", "purchased_at")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +44,7 @@ def pairs(path) -> set[tuple[str, str]]:
 def test_refit_on_everything_lists_nothing_owned_and_scores_everybody(shop, tmp_path, model):
     """The issue: 23,199 of 100,000 left out, 1,141 of 9,430 rows owned, 246 of 943 customers without scores."""
     out, lists = tmp_path / "run", tmp_path / "lists.csv"
-    data = ("--data", shop / "everything.csv", *COLUMNS)
+    data = ("--data", shop / "everything.csv")
     shown, _ = run_topshelf("train", *data, "--model", model, *SHORT, "--set", "train.refit=all", "--out", out)
     assert "split time" in shown
     assert "has learned from all 100,000 interactions" in shown
@@ -59,9 +58,9 @@ def test_refit_on_everything_lists_nothing_owned_and_scores_everybody(shop, tmp_
 
 def test_the_next_week_is_joined_to_what_customers_have(shop, tmp_path):
     out, lists = tmp_path / "run", tmp_path / "lists.csv"
-    data = ("--data", shop / "purchases.csv", *COLUMNS)
+    data = ("--data", shop / "purchases.csv")
     run_topshelf("train", *data, "--model", "ease", *SHORT, "--set", "train.refit=all", "--out", out)
-    _, errors = run_topshelf("recommend", out, "--new", shop / "week.csv", *COLUMNS[:4], "--out", lists)
+    _, errors = run_topshelf("recommend", out, "--new", shop / "week.csv", "--out", lists)
     week, before = pl.read_csv(shop / "week.csv"), pl.read_csv(shop / "purchases.csv")
     unknown = week.join(before.select("sku").unique(), on="sku", how="anti")
     assert unknown["sku"].n_unique() > 0

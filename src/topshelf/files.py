@@ -66,7 +66,7 @@ def write(path: str | Path, content: Callable[[Path], object]) -> None:
     except _FAILURES as error:
         kept = "the file that was there before is kept" if path.exists() else "nothing was written"
         raise CheckpointError(
-            f"cannot write {path}: {error}; {kept}. Free some space or choose another --out"
+            f"cannot write {_final(path)}: {error}; {kept}. Free some space or choose another --out"
         ) from error
     finally:
         with suppress(OSError):
@@ -254,6 +254,11 @@ def _machine() -> str:
 def _beside(path: Path, kind: str = "tmp") -> Path:
     machine, pid, began = this_process()
     return path.with_name(f".{path.name}.{machine}-{pid}-{began}-{next(_NUMBERS)}.{kind}")
+
+
+def _final(path: Path) -> Path:
+    """Where a file of a folder that is being made will be, for messages."""
+    return Path(*((found["name"] if (found := _TEMPORARY.fullmatch(part)) else part) for part in path.parts))
 
 
 def _is_alive(found: re.Match[str], path: Path) -> bool:

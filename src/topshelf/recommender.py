@@ -67,7 +67,9 @@ class Recommender:
             self._fitted = fit(self._config(str(data)), out=out, quiet=quiet)
         else:
             config = self._config("a table in memory")
-            self._fitted = fit(config, _dataset(data, config), out=out, quiet=quiet)
+            dataset = _dataset(data, config)
+            dataset.warn()
+            self._fitted = fit(config, dataset, out=out, quiet=quiet)
         return self
 
     def recommend(

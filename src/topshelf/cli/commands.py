@@ -84,7 +84,7 @@ def train(
             raise ConfigError(f"--loss does not go with --model {chosen.model.name}, which is fitted in closed form")
         if out is None:
             raise ConfigError("give --out FOLDER: where the run is kept")
-        fitted = training.fit(chosen, out=out, quiet=quiet, tell=show.notes)
+        fitted = training.fit(chosen, out=out, quiet=quiet)
     show.run(fitted, out)
 
 

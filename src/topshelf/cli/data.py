@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from topshelf.cli.show import notes
 from topshelf.data.datasets import DATASETS, fetch, load, load_split
 from topshelf.data.given import SUMMARY, write_split
 from topshelf.data.summary import catalogue, describe, describe_split
@@ -84,7 +83,8 @@ def show(
     layout = _layout(user_column, item_column, rating_column, time_column, separator) | {"dates": dates}
     loaded = load(source, **layout)
     facts = describe(loaded)
-    notes(loaded.notes.lines())
+    for line in loaded.notes.lines():
+        say(f"note: {line}", stderr=True)
     if as_json:
         typer.echo(as_json_text(facts))
     else:
@@ -119,7 +119,7 @@ def prepare(
     settings |= {"seed": seed, "split_seed": split_seed}
     layout = _layout(user_column, item_column, rating_column, time_column, separator) | {"dates": dates}
     dataset = load_split(path, **settings, **layout)
-    notes(dataset.notes)
+    dataset.warn()
     summary = {"source": path, **describe_split(dataset.split), "notes": list(dataset.notes), "settings": settings}
     write_split(dataset.split, out, summary)
     say(_outcome(out, summary))

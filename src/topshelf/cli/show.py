@@ -175,9 +175,3 @@ def ids(recommender: Recommender, texts: Sequence[str] | None) -> list[Any] | No
         like = ", ".join(map(str, users.ids(range(min(3, len(users))))))
         raise ConfigError(f"--user must be a user of the run's data, such as {like}; got {', '.join(unknown)}")
     return users.ids([index for index in found if index is not None])
-
-
-def notes(lines: Sequence[str]) -> None:
-    """What the reading of the data left out or left open, on stderr; call it before training."""
-    for line in lines:
-        say(f"note: {line}", stderr=True)

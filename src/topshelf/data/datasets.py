@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from topshelf.data.prepare import prepared
 from topshelf.data.readers import from_table, read_table
 from topshelf.data.splits import KINDS, Split, carve_validation, make_split
 from topshelf.data.synthetic import generate
-from topshelf.errors import ConfigError, DataError, at_least, one_of
+from topshelf.errors import ConfigError, DataError, TopshelfWarning, at_least, one_of
 
 ADDRESS = "https://raw.githubusercontent.com/Tiny-Snow/IR-Benchmark-Dataset/main/data_iid/{}/proc.zip"
 CORE_10 = "iterative 10-core, per-user random 80/20 split (seed 0), test items unseen in train dropped"
@@ -127,6 +128,11 @@ class Dataset:
     split: Split
     titles: list[str] | None = None
     notes: tuple[str, ...] = ()
+
+    def warn(self) -> None:
+        """Say the notes, each as a :class:`TopshelfWarning`."""
+        for line in self.notes:
+            warnings.warn(line, TopshelfWarning, stacklevel=3)
 
 
 @dataclass(frozen=True, eq=False)

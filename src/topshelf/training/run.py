@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -107,29 +106,24 @@ class Fitted:
 
 
 def load_dataset(config: RunConfig, *, test: bool = True) -> Dataset:
-    """The split that the config asks for; without ``test``, that part is empty and, where it is a file, unread."""
+    """The split that the config asks for; without ``test``, that part is empty and, where it is a file, unread.
+
+    What a person should know of the data before training is said as a :class:`TopshelfWarning`.
+    """
     settings = config.data.model_dump()
-    return load_split(settings.pop("source"), **settings, seed=config.seed, test=test)
+    dataset = load_split(settings.pop("source"), **settings, seed=config.seed, test=test)
+    dataset.warn()
+    return dataset
 
 
 def fit(
-    config: RunConfig,
-    dataset: Dataset | None = None,
-    *,
-    out: str | Path | None = None,
-    quiet: bool = True,
-    tell: Callable[[Sequence[str]], None] | None = None,
+    config: RunConfig, dataset: Dataset | None = None, *, out: str | Path | None = None, quiet: bool = True
 ) -> Fitted:
-    """Fit what ``config`` asks for; with ``out``, keep the run in a folder that can be resumed and evaluated.
-
-    ``tell`` gets the notes of the data before training.
-    """
+    """Fit what ``config`` asks for; with ``out``, keep the run in a folder that can be resumed and evaluated."""
     config = resolve(config)
     if out is not None:
         RunFolder(out).check_new()
     dataset = dataset or load_dataset(config)
-    if tell is not None:
-        tell(dataset.notes)
     phases = _phases(config, dataset, quiet)
     if out is None:
         return _finish(phases, dataset, None, None)
