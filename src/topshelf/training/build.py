@@ -95,7 +95,9 @@ def build_loss(config: RunConfig, n_queries: int, n_items: int, n_positives: int
     sizes = {"n_queries": n_queries, "n_items": n_items, "n_positives": n_positives}
     given: dict[str, Any] = {name: size for name, size in sizes.items() if name in _parameters(cls)}
     with _initial_values(config.seed, _OF_LOSS):
-        return cls(**given, **settings)
+        loss = cls(**given, **settings)
+    loss.shares_state = False  # a run is one process, whatever other processes there are
+    return loss
 
 
 def build_negatives(config: RunConfig, loss: Loss) -> Negatives:
