@@ -34,6 +34,7 @@ CASES = {
     "sogclr": ("sogclr", "", 0.5),
     "sogslatk, rows written": ("sogslatk", "rows", 0.0),
 }
+COMPILED = ("slatk, rows written", "song_at_k")
 
 
 class Holder(nn.Module):
@@ -99,12 +100,14 @@ def queries_of(step: int, rank: int | None) -> Tensor:
     return batch if rank is None else batch[rank * BATCH :][:BATCH]
 
 
-def train(case: str, rank: int | None, *, beside: bool = False) -> dict[str, Tensor]:
+def train(case: str, rank: int | None, *, beside: bool = False, compiled: bool = False) -> dict[str, Tensor]:
     """The state of the loss and of the model after some steps; ``beside``: the loss is not wrapped."""
     name, thresholds, rate = CASES[case]
     loss = make(name)
     ranker = Ranker(None if beside else loss)
     model = ranker if rank is None else DistributedDataParallel(ranker)
+    if compiled:
+        model = torch.compile(model, backend="aot_eager")
     optimizer = torch.optim.SGD(ranker.parameters(), lr=rate)
     for step in range(STEPS):
         query = queries_of(step, rank)
@@ -174,6 +177,7 @@ def main(folder: Path, rank: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2, timeout=wait)
     found = {case: train(case, rank) for case in CASES}
     found |= {f"{case}, beside": train(case, rank, beside=True) for case in CASES}
+    found |= {f"{case}, compiled": train(case, rank, compiled=True) for case in COMPILED}
     found |= {check.__name__: check(rank) for check in (without_batch, loaded_by_one, contested, refused, alone)}
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()

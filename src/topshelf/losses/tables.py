@@ -8,6 +8,7 @@ processes tell each other which numbers they have changed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
@@ -103,7 +104,7 @@ class Tables(nn.Module):
         table: Tensor = getattr(self, name)
         values = values[first_rows(index)].to(table.dtype)
         if self.is_shared():
-            self._note(name, table, index, values)
+            _untraced(Ledger.note)(self._ledger, name, table, index, values)
         else:
             table[index] = values
 
@@ -117,32 +118,18 @@ class Tables(nn.Module):
             and dist.get_world_size(self.process_group) > 1
         )
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    @torch.no_grad()
     def synchronise(self) -> None:
         """Make the tables of all processes equal: each takes over what the others have changed since the last time.
 
         Every process must call it, as with any collective operation. Of a row that several have changed, the process
         of the lowest rank decides. Without other processes it does nothing.
         """
-        if not self.is_shared():
-            return
-        tables = {name: getattr(self, name) for name in self._tables}
-        changed = {name: self._ledger.changes(name, table, self._tables[name].fill) for name, table in tables.items()}
-        received = _exchange(tables, changed, self.process_group)
-        for name, table in tables.items():
-            for index, values in reversed(received[name]):
-                table[index] = values.to(table)
-            self._ledger.agree(name, table, torch.cat([index for index, _ in received[name]]))
-        self._ledger.written.clear()
+        if self.is_shared():
+            _untraced(_synchronise)(self)
 
     def has_written(self) -> bool:
         """Whether :meth:`write` was called since the tables were last made equal."""
         return bool(self._ledger.written)
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _note(self, name: str, table: Tensor, index: Tensor, values: Tensor) -> None:
-        self._ledger.note(name, table, index, values)
 
     @contextmanager
     def _as_buffers(self) -> Iterator[None]:
@@ -167,6 +154,27 @@ class Tables(nn.Module):
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         with self._as_buffers():
             super()._load_from_state_dict(*args, **kwargs)
+
+
+def _untraced(function: Callable[..., None]) -> Callable[..., None]:
+    """The function as torch.compile leaves it alone."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled yet, and loading the compiler would cost seconds
+        return function
+    untraced: Callable[..., None] = torch.compiler.disable(function)
+    return untraced
+
+
+@torch.no_grad()
+def _synchronise(module: Tables) -> None:
+    kinds, ledger = module._tables, module._ledger
+    tables = {name: getattr(module, name) for name in kinds}
+    changed = {name: ledger.changes(name, table, kinds[name].fill) for name, table in tables.items()}
+    received = _exchange(tables, changed, module.process_group)
+    for name, table in tables.items():
+        for index, values in reversed(received[name]):
+            table[index] = values.to(table)
+        ledger.agree(name, table, torch.cat([index for index, _ in received[name]]))
+    ledger.written.clear()
 
 
 def _version(table: Tensor) -> int | None:
