@@ -91,7 +91,7 @@ def test_slatk_with_every_choice_of_activations_follows_its_formula():
             assert_close(found, tensor(expected, dtype=torch.float64), msg=f"{weight}, {distance}")
 
 
-def test_slatk_with_hits_kept_is_equation_3_4_4_summed_over_a_query():
+def test_slatk_with_hits_kept_is_equation_3_3d_summed_over_a_query():
     positive, owner = tensor([2.0, 1.0, -1.0]), tensor([0, 0, 0])
     negative, threshold = tensor([[0.0, 0.5]]), tensor([0.9])
     found = slatk_loss(positive, negative, owner, threshold=threshold, tau=1.0, tau_weight=0.3, keep_hits=True).sum()

@@ -64,10 +64,10 @@ def slatk_loss(
     Settings: ``weight`` is σ_w and ``distance`` σ_d (the paper's table of activation functions; σ_d = sigmoid needs
         the negatives themselves and is no upper bound); ``detach_weight`` stops the gradient through the weight,
         which otherwise pushes badly ranked positives down; ``keep_hits`` keeps the number of hits H of the paper's
-        equation 3.4-4: weights are divided by it and its logarithm taken off (needs all positives of a query).
+        equation 3.3d: weights are divided by it and its logarithm taken off (needs all positives of a query).
     Use when: the metric is NDCG@K, and K is small against the catalogue.
     Cost: O(QN + P), as the softmax loss; O(PN) with σ_d = sigmoid.
-    Paper: Yang et al., Breaking the Top-K Barrier (SL@K), KDD 2025, equation 3.6; an upper bound of -log DCG@K when
+    Paper: Yang et al., Breaking the Top-K Barrier (SL@K), KDD 2025, equation 3.5; an upper bound of -log DCG@K when
         the sum runs over all items and at least two positives are in the top K (theorem 3.2).
     Relations: a constant weight of one gives ``softmax_loss``. A constant added to the log partition leaves the
         softmax loss's gradient alone but not this one's: see ``effective_n`` in the documentation.
