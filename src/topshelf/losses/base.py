@@ -71,10 +71,10 @@ class Loss(Tables):
     - ``needs_whole_queries``: all positives of a query must be in the batch (``train.order = "query"``);
     - ``keeps_thresholds``: it has ``k`` and a table ``threshold (n_queries,)`` that somebody else moves;
     - ``preferred_score`` and ``preferred_negatives``: what a run uses when nobody chose; ``n_negatives``: how many are
-      drawn for each query when nobody said;
-    - ``effective_n``: size to which a run scales the sum over negatives when nobody said: a number (1000, the paper's
-      sample), "catalogue" for a sum that stands for the whole catalogue, None where the formula's own sum or mean is
-      meant and ``negatives.effective_n`` may not be set;
+      drawn for each query when nobody said, None for the paper's N (``negatives.paper_n``: 1000, on MovieLens 200);
+    - ``effective_n``: size to which a run scales the sum over negatives when nobody said: 1000 for the paper's N,
+      whatever it is on the data, "catalogue" for a sum that stands for the whole catalogue, None where the formula's
+      own sum or mean is meant and ``negatives.effective_n`` may not be set;
     - ``pair_copies``: how many tables of (P, N) floats the loss and its backward pass hold at once, for the guard of
       memory.
 
@@ -94,7 +94,7 @@ class Loss(Tables):
     threshold: Tensor
     preferred_score: ClassVar[Literal["cosine", "dot"]] = "cosine"
     preferred_negatives: ClassVar[Negatives] = "auto"
-    n_negatives: ClassVar[int] = 1000
+    n_negatives: ClassVar[int | None] = None
     effective_n: ClassVar[int | Literal["catalogue"] | None] = None
     pair_copies: int = 12
 
