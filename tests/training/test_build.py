@@ -140,6 +140,11 @@ def test_the_number_of_negatives_of_the_paper_reaches_every_loss_on_movielens(na
     assert assemble(data="movielens-100k", loss=name, more={"negatives": {"n": 7}}).negatives.n == 7
 
 
+def test_a_run_is_one_process_and_shares_no_state_with_others():
+    assert SLatK(3).shares_state
+    assert not build_loss(config(), 3, 5, 7).shares_state
+
+
 def test_a_loss_that_needs_the_negatives_gets_as_many_as_it_prefers():
     for loss, n in (({"name": "bpr"}, 1), ({"name": "slatk", "distance": "sigmoid"}, 1000)):
         chosen = resolve(make_config({"loss": loss}))
