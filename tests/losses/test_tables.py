@@ -32,7 +32,7 @@ def ranks(tmp_path_factory):
         subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True) for rank in (0, 1)
     ]
     try:
-        errors = [process.communicate(timeout=120)[1] for process in running]
+        errors = [process.communicate(timeout=600)[1] for process in running]
     finally:
         for process in running:
             process.kill()
