@@ -39,8 +39,8 @@ class XSimGCL(Model):
         may hold most of the catalogue); ``variant`` "reference": noise is uniform, so that it stays in the vector's
         orthant, and each node of the batch counts once; "slatk": as the SL@K paper's code has it, noise is Gaussian and
         a node counts as often as the batch's pairs have it; ``contrasted``: what layer l* is contrasted with, "mean",
-        the vectors e, as the formula has it, or "final", the last layer e^(L), as the SL@K paper words it; only "mean"
-        comes near its figures on Health, 0.1354 and 0.1078 where it has 0.1332 (docs/models/measured.md). ``dim`` and
+        the vectors e, as the formula has it, or "final", the last layer e^(L), as the SL@K paper words it: on
+        Health they have 0.1354 and 0.1078 (one seed) where it has 0.1332 (docs/models/measured.md). ``dim`` and
         ``score`` as in MF.
     Use when: the long tail matters. The contrast spreads vectors out, and costs accuracy where the loss does so already
         (SL@20 on Health in the SL@K paper: NDCG@20 0.1332 with XSimGCL, 0.1371 with LightGCN).
