@@ -160,6 +160,16 @@ PUBLISHED = (
         of_paper(f"XSimGCL SL, slatk, {w}", "xsimgcl", "softmax", 0.1, {"tau": 0.2}, variant="slatk", weight=w)
         for w in (0.05, 0.2)
     ),
+    of_paper(
+        "XSimGCL SL@20, slatk, 0.05, final layer",
+        "xsimgcl",
+        "slatk",
+        0.01,
+        PAPER_SLATK[1],
+        variant="slatk",
+        weight=0.05,
+        contrasted="final",
+    ),
 )
 CLASSICS = (
     Method("popularity", "popularity"),

@@ -45,9 +45,7 @@ class Ranker(pl.LightningModule):
         self.save_hyperparameters()
         self.learning_rate, self.refresh_epochs = learning_rate, refresh_epochs
         self.model = TwoTower(n_users, n_items)
-        self.loss = SLatK(
-            n_users, k=K, tau=0.2, tau_weight=1.0
-        )  # SL@K: a submodule, so its buffer is in the checkpoint
+        self.loss = SLatK(n_users, k=K, tau=0.2, tau_weight=1.0)  # SL@K: a submodule, so its table is in the checkpoint
 
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
         user, item, negatives, is_positive = batch  # (B,), (B,), (N,), (B, N)

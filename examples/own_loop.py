@@ -28,7 +28,7 @@ def main(epochs: int = 10) -> float:
         torch.nn.init.normal_(table.weight, std=0.1)
     optimizer = torch.optim.Adam([*user_table.parameters(), *item_table.parameters()], lr=0.02)
 
-    loss = SLatK(split.n_users, k=K, tau=0.2, tau_weight=1.0)  # SL@K: one threshold a user, in a buffer
+    loss = SLatK(split.n_users, k=K, tau=0.2, tau_weight=1.0)  # SL@K: one threshold a user, in a table
 
     for epoch in range(1, epochs + 1):
         for batch in torch.randperm(len(users)).split(512):

@@ -53,7 +53,7 @@ CONFIGS = section(
     loss=section(name=text, tau=size, detach_weight=st.booleans(), several=st.lists(st.floats(0, 1), max_size=3)),
     negatives=section(
         kind=st.sampled_from(["auto", "catalogue", "shared", "per_query", "in_batch"]), n=whole | st.none(),
-        effective_n=whole | st.none(),
+        effective_n=whole | st.none(), paper_n=whole,
     ),
     threshold=section(estimator=st.sampled_from(["exact", "iid"]), every=whole, n=whole, rate=size | st.none()),
     train=section(
@@ -195,6 +195,17 @@ def test_the_nearest_preset_is_taken(shipped):
     assert [*found, preset("x", "ease", "x")["k"]] == [1, 2, 3, 4]
 
 
+def test_what_is_shipped_for_a_dataset_is_behind_what_is_shipped_for_a_model_on_it(shipped):
+    (shipped / "food.toml").write_text("k = 7\nseed = 5\n[negatives]\npaper_n = 200\n")
+    (shipped / "food.mf.slatk.toml").write_text("k = 9\n")
+    (shipped / "default.mf.bpr.toml").write_text("seed = 6\n")
+    config = assemble(data="food")
+    assert (config.k, config.seed, config.negatives.paper_n) == (9, 5, 200)
+    assert preset("food", "mf", "bpr") == {"k": 7, "seed": 6, "negatives": {"paper_n": 200}}
+    assert assemble(data="food", more={"negatives": {"kind": "shared"}}).negatives.paper_n == 200
+    assert preset("elsewhere.csv", "mf", "slatk") == {}
+
+
 def test_a_file_stands_in_for_the_preset(shipped, tmp_path):
     (shipped / "food.mf.slatk.toml").write_text("k = 7\n[train]\nepochs = 3\n")
     (tmp_path / "run.toml").write_text("seed = 2\n[train]\nepochs = 8\n[loss]\nname = 'softmax'\ntau = 0.4\n")
@@ -259,9 +270,10 @@ def test_completing_refuses_what_the_constructor_does_not_take(component, messag
 
 @pytest.mark.parametrize("file", SHIPPED)
 def test_every_shipped_config_builds_and_is_named_for_what_it_holds(file):
-    """<dataset>.<model>.<loss>.toml, or <dataset>.<model>.toml for a model that has no loss."""
-    data, model, *loss = file.removesuffix(".toml").split(".")
-    assert data in (*DATASETS, "default")
+    """<dataset>.<model>.<loss>.toml, <dataset>.<model>.toml for a model that has no loss, <dataset>.toml for all."""
+    data, *names = file.removesuffix(".toml").split(".")
+    model, *loss = names or ["mf", "softmax"]
+    assert data in (*DATASETS, *(["default"] if names else []))
     assert model in MODELS
     assert MODELS[model].is_closed_form if not loss else loss[0] in LOSSES
     config = assemble(data=data, model=model, loss=loss[0] if loss else None)

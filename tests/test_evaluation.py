@@ -10,12 +10,15 @@ import math
 from functools import partial
 from math import log2
 
+import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch import Tensor
 
 from lists import ragged
 from topshelf import evaluation
+from topshelf.data import IdMap, Interactions
 from topshelf.errors import ConfigError, DataError, TopshelfError
 from topshelf.evaluation import PROTOCOLS, Evaluation, compare, evaluate, ndcg
 from topshelf.metrics import METRICS
@@ -261,13 +264,74 @@ def test_training_items_among_the_validation_items_are_refused():
 @pytest.mark.parametrize("name", ["relevant", "train", "valid"])
 def test_lists_of_other_queries_are_refused(name):
     given = {"relevant": TEST, "train": TRAIN, "valid": VALID} | {name: ragged([3], [3])}
-    with pytest.raises(DataError, match="a list for each"):
+    with pytest.raises(DataError, match=f"{name} must have one list per query"):
         evaluate(QUERIES, ITEMS, given["relevant"], train=given["train"], valid=given["valid"], cutoffs=(1,))
 
 
 def test_relevant_items_outside_the_catalogue_are_refused():
-    with pytest.raises(DataError, match="items 0 to 5, got 6 to 6"):
+    with pytest.raises(DataError, match="relevant names item 6 in list 0, but there are 6 items"):
         evaluate(QUERIES, ITEMS, ragged([6], [], []), train=TRAIN, cutoffs=(1,))
+
+
+@pytest.mark.parametrize("name", ["relevant", "train", "valid"])
+@pytest.mark.parametrize(
+    ("indptr", "indices", "message"),
+    [
+        ([0, 1, 1, 1], [6], "names item 6 in list 0, but there are 6 items"),
+        ([0, 1, 1, 1], [-1], "names item -1 in list 0"),
+        ([0, 1, 1, 1], [2**40], f"names item {2**40} in list 0"),
+        ([0, 1, 1, 9], [3], "indptr must ascend from 0 to the number of indices"),
+        ([0, 2, 2, 2], [4, 3], "but the items of a list must ascend without repeats"),
+        ([0, 2, 2, 2], [3, 3], "but the items of a list must ascend without repeats"),
+    ],
+)
+def test_every_list_is_checked_before_compiled_code_sees_it(name, indptr, indices, message):
+    wrong = Ragged(torch.tensor(indptr), torch.tensor(indices))
+    given = {"relevant": TEST, "train": TRAIN, "valid": VALID} | {name: wrong}
+    with pytest.raises(DataError, match=f"{name}.*{message}"):
+        evaluate(QUERIES, ITEMS, given["relevant"], train=given["train"], valid=given["valid"], cutoffs=(1,))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_interactions_and_numpy_arrays_serve_as_lists_and_vectors(dtype):
+    users, items = IdMap.range(3), IdMap.range(6)
+
+    def interactions(lists: Ragged) -> Interactions:
+        return Interactions(lists.indptr.numpy(), lists.indices.numpy(), users, items)
+
+    parts = [interactions(lists) for lists in (TEST, TRAIN, VALID)]
+    found = evaluate(
+        QUERIES.numpy().astype(dtype),
+        ITEMS.numpy().astype(dtype),
+        parts[0],
+        train=parts[1],
+        valid=parts[2],
+        cutoffs=(2, 4),
+        item_counts=np.ones(6),
+    )
+    expected = hand_worked("standard", item_counts=torch.ones(6))
+    assert found.mean() == expected.mean()
+    assert found.extras == expected.extras
+    assert found.fingerprint == expected.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"items": [[1.0]]}, r"items must be a tensor or an array \(I, d\), got list"),
+        ({"queries": [[1.0]]}, r"queries must be a tensor or an array \(U, d\), got list"),
+        ({"queries": 3}, r"queries must be a tensor or an array \(U, d\), got int"),
+        ({"queries": np.array([["a"]])}, "queries must be numbers, got an array of <U1"),
+        ({"items": np.ones(3)}, r"items must have two axes, one row per vector, got shape \(3,\)"),
+        ({"relevant": [[1], [], []]}, "relevant must be Interactions or a Ragged, got list; Interactions.from_frame"),
+        ({"train": np.zeros((3, 6))}, "train must be Interactions or a Ragged, got ndarray"),
+        ({"valid": scipy.sparse.csr_array((3, 6))}, "valid must be Interactions or a Ragged, got csr_array"),
+    ],
+)
+def test_what_is_neither_vectors_nor_lists_is_refused_by_name(changes, message):
+    given = {"queries": QUERIES, "items": ITEMS, "relevant": TEST, "train": TRAIN, "valid": VALID, "cutoffs": (1,)}
+    with pytest.raises(DataError, match=message):
+        evaluate(**{**given, **changes})
 
 
 def test_nothing_to_find_at_all_is_refused():

@@ -57,6 +57,50 @@ print({"polars", "pydantic", "numba", "topshelf.compiled"} & set(sys.modules))
     assert heavy == "set()"
 
 
+STATE = """
+import locale, os, random, signal, sys, warnings
+from importlib import import_module
+import numpy as np
+
+def state():
+    numbers, torch = np.random.get_state(), sys.modules.get("torch")
+    return {
+        "environment": {key: value for key, value in os.environ.items() if key not in OF_OTHERS},
+        "random": random.getstate(),
+        "numpy": (numbers[0], numbers[1].tolist(), *numbers[2:]),
+        "torch": torch and (torch.get_rng_state().tolist(), torch.get_num_threads(), torch.get_default_dtype()),
+        "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "locale": locale.setlocale(locale.LC_ALL),
+        "limits": (sys.getrecursionlimit(), sys.getswitchinterval(), os.getcwd(), os.umask(0o22)),
+        "warnings": [entry for entry in map(str, warnings.filters) if not any(name in entry for name in OF_OTHERS)],
+        "hooks": (sys.excepthook, sys.displayhook, len(sys.meta_path), len(sys.path)),
+    }
+"""
+# What other libraries change when they are imported: polars tells its allocator through the environment, scipy hides a
+# warning of numpy's and shows one of its own.
+OF_OTHERS = ["_RJEM_MALLOC_CONF", "the matrix subclass", "SpecialFunctionWarning"]
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+    for path in (ROOT / "src" / "topshelf").rglob("*.py")
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "modules"), [([], ["topshelf"]), (["torch"], MODULES)], ids=["the package", "every module"]
+)
+def test_importing_changes_no_global_state(before, modules):
+    """Not the environment (OMP_WAIT_POLICY was set), not the stream of `random` (rich draws from it), nothing else."""
+    code = f"""{STATE}
+OF_OTHERS = {OF_OTHERS}
+os.environ.pop("OMP_WAIT_POLICY", None)
+[import_module(name) for name in {before}]
+before = state()
+[import_module(name) for name in {modules}]
+print([(key, before[key], value) for key, value in state().items() if value != before[key]])
+"""
+    assert run(code) == "[]"
+
+
 def test_import_contracts_pass():
     linter = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -236,14 +236,31 @@ def test_empty_tiles_are_refused(setting):
 
 
 def test_exclusions_for_other_queries_are_refused():
-    with pytest.raises(DataError, match="each of the 2 queries, got 3"):
+    with pytest.raises(DataError, match=r"one list per query \(2\), got 3 lists"):
         top_k(torch.ones(2, 1), torch.ones(3, 1), 1, exclude=random_lists(3, 3, 0.5, seed=0))
 
 
 def test_exclusions_outside_the_catalogue_are_refused():
     exclude = Ragged(torch.tensor([0, 1]), torch.tensor([3]))
-    with pytest.raises(DataError, match="items 0 to 2, got 3 to 3"):
+    with pytest.raises(DataError, match=r"exclude names item 3 in list 0, but there are 3 items \(0 to 2\)"):
         top_k(torch.ones(1, 1), torch.ones(3, 1), 1, exclude=exclude)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices"), [([0, 9], [1]), ([0, -3], [1]), ([3, 4], [1]), ([0, 1], [-1]), ([0, 1], [2**40])]
+)
+def test_lists_that_reach_past_their_memory_are_refused_before_compiled_code_sees_them(indptr, indices):
+    lists = Ragged(torch.tensor(indptr), torch.tensor(indices))
+    with pytest.raises(DataError, match="exclude"):
+        top_k(torch.ones(1, 1), torch.ones(3, 1), 1, exclude=lists)
+    with pytest.raises(DataError, match="targets"):
+        count_above(torch.ones(1, 1), torch.ones(3, 1), lists)
+
+
+@pytest.mark.parametrize("row", [-1, 2])
+def test_rows_that_are_not_there_are_refused(row):
+    with pytest.raises(DataError, match="rows must be from 0 to 1, there being 2 queries, got"):
+        top_k(torch.ones(2, 1), torch.ones(3, 1), 1, rows=torch.tensor([0, row]))
 
 
 @pytest.mark.parametrize("n_items", [1, 3, 5000])

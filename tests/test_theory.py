@@ -1,4 +1,4 @@
-"""The paper's derivation on random score tables: every inequality of equation 3.4, and theorem 3.2."""
+"""The paper's derivation on random score tables: every inequality of equation 3.3, and theorem 3.2."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_theorem_3_2_slatk_bounds_minus_log_dcg(seed, n_items, n_positives, k, i
     hits = [i for i in positive.tolist() if rank[i] <= k]
     assume(hits)
     minus_log_dcg = -math.log(sum(1 / math.log2(float(rank[i]) + 1) for i in hits))
-    # The sum over all items, the positive itself included, as in equation 3.6.
+    # The sum over all items, the positive itself included, as in equation 3.5.
     loss = slatk_loss(
         scores[positive],
         scores.unsqueeze(0),

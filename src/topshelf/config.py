@@ -79,9 +79,11 @@ class NegativesSettings(Settings):
     kind: Literal["auto", "catalogue", "shared", "per_query", "in_batch"] = "auto"
     """auto: the exact catalogue where the loss takes a log-partition, else per_query."""
     n: int | None = Field(None, ge=1)
-    """How many to draw, shared or per_query: 1000; with auto as many as the loss prefers (BPR: 1)."""
+    """How many to draw, shared or per_query: paper_n; with auto as many as the loss prefers (BPR: 1)."""
     effective_n: int | None = Field(None, ge=1)
-    """Size to which the partition is scaled: 1000 for the catalogue, as drawn for samples."""
+    """Size to which the partition is scaled: paper_n for the catalogue, as drawn for samples."""
+    paper_n: int = Field(1000, ge=1)
+    """The paper's N, where neither n nor the loss says otherwise: 1000, and 200 as shipped for MovieLens-100K."""
 
 
 class ThresholdSettings(Settings):
@@ -187,7 +189,7 @@ def assemble(
     chosen = make_config(named)
     shipped = preset(chosen.data.source, chosen.model.name, chosen.loss.name)
     if {"kind", "n"} & set(named.get("negatives", {})):  # how many, and their scale, were shipped for other negatives
-        kept = {key: value for key, value in shipped.get("negatives", {}).items() if key == "kind"}
+        kept = {key: value for key, value in shipped.get("negatives", {}).items() if key in ("kind", "paper_n")}
         shipped = {**shipped, "negatives": kept}
     return make_config(merged(shipped, named))
 
@@ -206,14 +208,20 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def preset(data: str, model: str, loss: str) -> dict[str, Any]:
-    """The settings shipped for a dataset, else the general ones for the model and loss, else none."""
+    """The settings shipped for a model and loss on a dataset, else the general ones for the model and loss, else none.
+
+    What is shipped for the dataset itself, whatever is trained on it, is in them, behind what is shipped for a model.
+    """
     folder = resources.files("topshelf") / "configs"
     shipped = {entry.name: entry for entry in folder.iterdir()} if folder.is_dir() else {}
-    for whose in (data, "default"):
-        for what in (f"{model}.{loss}", model):  # a closed-form model has no loss
-            if entry := shipped.get(f"{whose}.{what}.toml"):
-                return tomllib.loads(entry.read_text(encoding="utf-8"))
-    return {}
+    parts = (f"{model}.{loss}", model)  # a closed-form model has no loss
+    names = [f"{whose}.{part}" for whose in (data, "default") for part in parts]
+    found = [name for name in names if f"{name}.toml" in shipped][:1]
+    values: dict[str, Any] = {}
+    for name in [data, *found]:
+        if entry := shipped.get(f"{name}.toml"):
+            values = merged(values, tomllib.loads(entry.read_text(encoding="utf-8")))
+    return values
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

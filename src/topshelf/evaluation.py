@@ -15,18 +15,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from topshelf import kernels
+from topshelf.data import Interactions
 from topshelf.errors import ConfigError, DataError, at_least, one_of
 from topshelf.metrics import METRICS, auc, catalogue_coverage, item_exposure, ndcg_at_k, popularity_lift
 from topshelf.ragged import Ragged, merge
-from topshelf.ranking import Queries, ranked_rows, ranked_tiles
+from topshelf.ranking import Queries, check_lists, ranked_rows, ranked_tiles
 from topshelf.statistics import PairedResult, bootstrap_intervals, paired_test
 
 PROTOCOLS = ("standard", "paper")
 CUTOFFS = (5, 10, 20, 50)
+Lists = Ragged | Interactions
 BLOCK = 1 << 13  # users whose lists are scored at once
 
 
@@ -103,39 +106,47 @@ def check_json(found: Any) -> None:
 
 
 def evaluate(
-    queries: Queries,
-    items: Tensor,
-    relevant: Ragged,
+    queries: Queries | np.ndarray,
+    items: Tensor | np.ndarray,
+    relevant: Lists,
     *,
-    train: Ragged,
-    valid: Ragged | None = None,
+    train: Lists,
+    valid: Lists | None = None,
     protocol: str = "standard",
     cutoffs: Sequence[int] = CUTOFFS,
     auc: bool = True,
-    item_counts: Tensor | None = None,
+    item_counts: Tensor | np.ndarray | None = None,
 ) -> Evaluation:
     """Rank the whole catalogue for every query and score the lists; the score is the dot product.
 
     Shapes: queries (U, d), or anything that gives rows (:class:`topshelf.ranking.Queries`); items (I, d);
-        relevant, train, valid: U lists each; item_counts (I,): popularity, of ``train`` when None.
+        relevant, train, valid: U lists each; item_counts (I,): popularity, of ``train`` when None. NumPy arrays serve
+        as tensors, :class:`topshelf.data.Interactions` as lists of their users.
     To evaluate on validation items, pass them as ``relevant`` and leave ``valid`` out.
     Cost: one matrix product and two passes over the scores; ``auc`` adds a pass over a user's scores for each of the
         relevant items. Memory is bounded by the workspace of the ranking.
     """
+    vectors, items = _vectors("queries", queries), _vectors("items", items)
+    assert isinstance(items, Tensor)
     cutoffs = _check_cutoffs(cutoffs, items.size(0))
+    sizes = len(vectors), items.size(0)
+    relevant, train = _lists("relevant", relevant, *sizes), _lists("train", train, *sizes)
+    valid = None if valid is None else _lists("valid", valid, *sizes)
     masked = _masked(one_of("protocol", protocol, PROTOCOLS), train, valid)
-    _check_relevant(relevant, masked, len(queries), items.size(0))
-    users = torch.arange(len(queries))
+    _check_hidden(relevant, masked, items.size(0))
+    users = torch.arange(len(vectors))
     if protocol == "standard":
         users = users[relevant.counts.cpu() > 0]
     if users.numel() == 0:
         raise DataError("relevant must hold at least one item for at least one query, got none to evaluate")
-    per_user, exposure = _rank_users(queries, items, relevant, masked, users, cutoffs, auc)
+    per_user, exposure = _rank_users(vectors, items, relevant, masked, users, cutoffs, auc)
     if item_counts is None:
         item_counts = torch.bincount(train.indices.cpu(), minlength=items.size(0))
     extras = {f"coverage@{k}": catalogue_coverage(exposure[k]) for k in cutoffs}
-    extras |= {f"popularity_lift@{k}": popularity_lift(exposure[k], item_counts.cpu()) for k in cutoffs}
-    n_skipped = len(queries) - users.numel()
+    extras |= {
+        f"popularity_lift@{k}": popularity_lift(exposure[k], torch.as_tensor(item_counts).cpu()) for k in cutoffs
+    }
+    n_skipped = len(vectors) - users.numel()
     return Evaluation(protocol, cutoffs, users, per_user, n_skipped, extras, _fingerprint(relevant, masked))
 
 
@@ -144,6 +155,7 @@ def ndcg(queries: Queries, items: Tensor, relevant: Ragged, exclude: Ragged | No
     users = (relevant.counts > 0).nonzero().squeeze(1).cpu()
     if users.numel() == 0:
         raise DataError("relevant must hold at least one item for at least one query, got none")
+    check_lists("relevant", relevant, len(queries), items.size(0))
     total = 0.0
     for part, _, indices in _in_blocks(ranked_tiles(queries, items, k, exclude=exclude, rows=users)):
         wanted = _select(relevant, part)
@@ -243,8 +255,6 @@ def _masked(protocol: str, train: Ragged, valid: Ragged | None) -> Ragged:
     train = train.to("cpu")
     if valid is None or protocol == "paper":
         return train
-    if len(valid) != len(train):
-        raise DataError(f"train and valid must have a list for each query, got {len(train)} and {len(valid)}")
     masked = merge(train, valid.to("cpu"))
     repeated = (masked.owner().diff() == 0) & (masked.indices.diff() == 0)
     if bool(repeated.any()):
@@ -265,15 +275,36 @@ def _check_cutoffs(cutoffs: Sequence[int], n_items: int) -> tuple[int, ...]:
     return checked
 
 
-def _check_relevant(relevant: Ragged, masked: Ragged, n_queries: int, n_items: int) -> None:
-    for name, lists in (("relevant", relevant), ("train", masked)):
-        if len(lists) != n_queries:
-            raise DataError(f"{name} must have a list for each of the {n_queries} queries, got {len(lists)}")
-    owner, indices = relevant.owner().cpu(), relevant.indices.cpu()
-    if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < n_items:
+def _vectors(name: str, given: Any) -> Any:
+    """Vectors (n, d) as a tensor, or what hands out rows of them."""
+    if isinstance(given, np.ndarray):
+        if given.dtype.kind not in "fiub":
+            raise DataError(f"{name} must be numbers, got an array of {given.dtype}")
+        given = torch.from_numpy(np.ascontiguousarray(given))
+        given = given if given.is_floating_point() else given.float()
+    if name == "items" and not isinstance(given, Tensor):
+        raise DataError(f"items must be a tensor or an array (I, d), got {type(given).__name__}")
+    if not hasattr(given, "__len__") or not hasattr(given, "__getitem__") or isinstance(given, list | tuple):
+        raise DataError(f"{name} must be a tensor or an array (U, d), got {type(given).__name__}")
+    if isinstance(given, Tensor) and given.dim() != 2:
+        raise DataError(f"{name} must have two axes, one row per vector, got shape {tuple(given.shape)}")
+    return given
+
+
+def _lists(name: str, given: Lists, n_queries: int, n_items: int) -> Ragged:
+    """Lists that may be trusted: one per query, of items that are there, ascending without repeats."""
+    if isinstance(given, Interactions):
+        given = given.ragged()
+    if not isinstance(given, Ragged):
         raise DataError(
-            f"relevant must name items 0 to {n_items - 1}, got {int(indices.min())} to {int(indices.max())}"
+            f"{name} must be Interactions or a Ragged, got {type(given).__name__}; Interactions.from_frame and "
+            "Interactions.from_csr make them of tables"
         )
+    return given.check(n_items, name, n_lists=n_queries, unique=True)
+
+
+def _check_hidden(relevant: Ragged, masked: Ragged, n_items: int) -> None:
+    owner, indices = relevant.owner().cpu(), relevant.indices.cpu()
     hidden = _is_in(owner * n_items + indices, masked, n_items)
     if bool(hidden.any()):
         at = int(hidden.nonzero()[0])

@@ -72,6 +72,7 @@ def ranked_tiles(
     """:func:`top_k` a tile of queries at a time: (rows (B,), values (B, k), indices (B, k))."""
     at_most("k", at_least("k", k, 1), items.size(0), "the number of items")
     check_lists("exclude", exclude, len(queries), items.size(0))
+    check_rows(rows, len(queries))
     width = _tile_width(items.size(0), tile)
     board = _Board(items, width, workspace)
     for part in torch.split(_all_rows(queries, rows), board.n_rows):
@@ -97,6 +98,7 @@ def ranked_rows(
     at_most("k", at_least("k", k, 1), items.size(0), "the number of items")
     check_lists("exclude", exclude, len(queries), items.size(0))
     check_lists("targets", targets, len(queries), items.size(0))
+    check_rows(rows, len(queries))
     board = _Board(items, items.size(0), workspace)
     for part in torch.split(_all_rows(queries, rows), board.n_rows):
         board.seat(queries[part], _select(exclude, part))
@@ -243,15 +245,21 @@ def _select(lists: Ragged | None, rows: Tensor) -> Ragged | None:
 
 
 def check_lists(name: str, lists: Ragged | None, n_queries: int, n_items: int) -> None:
-    """Refuse lists that are not one a query, or that name items that are not there."""
+    """Refuse lists that are not one a query, or that name items that are not there: compiled code trusts them."""
     if lists is None:
         return
-    if len(lists) != n_queries:
-        raise DataError(f"{name} must hold one list for each of the {n_queries} queries, got {len(lists)}")
-    if lists.indices.numel() and not 0 <= int(lists.indices.min()) <= int(lists.indices.max()) < n_items:
-        raise DataError(
-            f"{name} must name items 0 to {n_items - 1}, got {int(lists.indices.min())} to {int(lists.indices.max())}"
-        )
+    if not isinstance(lists, Ragged):
+        raise DataError(f"{name} must be a Ragged, got {type(lists).__name__}; Interactions have .ragged()")
+    lists.check(n_items, name, n_lists=n_queries)
+
+
+def check_rows(rows: Tensor | None, n_queries: int) -> None:
+    """Refuse rows that are not there."""
+    if rows is None or rows.numel() == 0:
+        return
+    low, high = (int(end) for end in torch.aminmax(rows))
+    if low < 0 or high >= n_queries:
+        raise DataError(f"rows must be from 0 to {n_queries - 1}, there being {n_queries} queries, got {low} to {high}")
 
 
 def _nan_scores(whose: str) -> TrainingError:

@@ -1,7 +1,7 @@
 r"""The top-K threshold :math:`\beta_u^K`, a query's K-th best score: exact, sampled, by regression, incremental.
 
 All functions are pure: they take scores (and the thresholds so far) and return thresholds. The thresholds themselves
-live in a buffer of the loss (:class:`topshelf.losses.SLatK`). No gradient flows through any of them.
+live in a table of the loss (:class:`topshelf.losses.SLatK`). No gradient flows through any of them.
 
 Relations: ``exact`` is the definition (paper eq. 3.1). ``sampled`` is the paper's Monte Carlo estimate with the
 negative-sampling trick; it is never above the exact threshold. ``iid`` is Monte Carlo without the trick, unbiased but

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib import metadata
@@ -321,10 +322,16 @@ def test_a_wrong_input_is_one_message_and_exit_code_2(folder, tmp_path, argument
     assert not (tmp_path / "new").exists()
 
 
-def test_the_package_sets_the_waiting_policy_and_prints_no_traceback(tmp_path):
-    script = "import os; from topshelf.cli import main\ntry: main()\nfinally: print(os.environ['OMP_WAIT_POLICY'])"
+def test_the_command_sets_the_waiting_policy_and_prints_no_traceback(tmp_path):
+    """The command alone: importing the package changes nothing (tests/test_public_names.py)."""
+    script = "import os; from topshelf.__main__ import main\ntry: main()\nfinally: print(os.environ['OMP_WAIT_POLICY'])"
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     done = subprocess.run(
-        [sys.executable, "-c", script, "evaluate", str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, "evaluate", str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
     assert done.stdout == "PASSIVE\n"

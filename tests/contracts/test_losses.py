@@ -147,7 +147,7 @@ def test_values_and_gradients_stay_finite_at_extreme_scores(name, scale):
     assert found.isfinite()
     for tensor in (positive, negative, *loss.parameters()):
         assert tensor.grad is None or tensor.grad.isfinite().all()
-    for tensor in loss.buffers():
+    for tensor in loss.state_dict().values():
         assert tensor.isfinite().all()
 
 
@@ -206,6 +206,21 @@ def test_tensors_that_do_not_fit_are_refused_with_what_would_fit_and_what_to_do(
     for changes, message in misfits():
         with pytest.raises(ConfigError, match=message + r".*; pass "):
             case(dtype=torch.float32).but(**changes).run(loss)
+
+
+@EVERY
+@pytest.mark.parametrize("index", ["owner", "query", "pair", "negative_item"])
+def test_an_index_out_of_range_or_a_list_is_refused_with_what_to_do(name, index):
+    loss, given = make(name), case(dtype=torch.float32)
+    counts = {**loss.index_sizes(), "owner": 4}
+    for wrong in (-1, counts.get(index)):
+        if wrong is not None:
+            changed = getattr(given, index).clone()
+            changed.view(-1)[2] = wrong
+            with pytest.raises(ConfigError, match=f"{index} must be (from 0 to|>= 0).*, got {wrong}; pass the"):
+                given.but(**{index: changed}).run(loss)
+    with pytest.raises(ConfigError, match=f"{index} must be .* of integers, got a list; pass "):
+        given.but(**{index: getattr(given, index).tolist()}).run(loss)
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if make(name).accepts_partition])

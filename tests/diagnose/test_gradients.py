@@ -37,10 +37,10 @@ def make(name, n_positives):
         "slatk": lambda: SLatK(N_USERS, k=3, tau=0.3, tau_weight=0.5),
         "slatk with hits": lambda: SLatK(N_USERS, k=6, tau=0.3, tau_weight=0.5, keep_hits=True),
         "lambdaloss_at_k": lambda: LambdaLossAtK(k=3),
-        "song_at_k": lambda: SONGAtK(N_USERS, n_positives, N_ITEMS, k=3),
+        "song_at_k": lambda: SONGAtK(N_USERS, k=3, n_items=N_ITEMS, n_positives=n_positives),
     }[name]()
-    for buffer in loss.buffers():
-        buffer.copy_(torch.linspace(0.1, 2.0, buffer.numel()))
+    for table in loss.state_dict().values():
+        table.copy_(torch.linspace(0.1, 2.0, table.numel()))
     return loss
 
 

@@ -247,7 +247,7 @@ def test_the_module_keeps_one_average_a_positive_and_moves_it_step_by_step():
         assert_close(loss.g[pair], torch.tensor(averages, dtype=torch.float64))
     untouched = torch.ones(30, dtype=torch.bool).scatter_(0, pair, False)
     assert (loss.g[untouched] == -1).all()
-    assert sum(buffer.numel() for buffer in loss.buffers()) == 30
+    assert sum(buffer.numel() for buffer in loss.state_dict().values()) == 30
 
 
 def test_an_average_of_a_positive_without_negatives_stays():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
@@ -12,7 +13,7 @@ from torch import tensor
 from torch.testing import assert_close
 
 from topshelf.errors import ConfigError
-from topshelf.losses import BPR, SLatK, SoftmaxLoss, bpr_loss, slatk_loss, softmax_loss
+from topshelf.losses import BPR, LOSSES, SLatK, SoftmaxLoss, bpr_loss, slatk_loss, softmax_loss
 
 
 def sigmoid(x):
@@ -90,7 +91,7 @@ def test_slatk_with_every_choice_of_activations_follows_its_formula():
             assert_close(found, tensor(expected, dtype=torch.float64), msg=f"{weight}, {distance}")
 
 
-def test_slatk_with_hits_kept_is_equation_3_4_4_summed_over_a_query():
+def test_slatk_with_hits_kept_is_equation_3_3d_summed_over_a_query():
     positive, owner = tensor([2.0, 1.0, -1.0]), tensor([0, 0, 0])
     negative, threshold = tensor([[0.0, 0.5]]), tensor([0.9])
     found = slatk_loss(positive, negative, owner, threshold=threshold, tau=1.0, tau_weight=0.3, keep_hits=True).sum()
@@ -180,6 +181,37 @@ def test_update_threshold_joins_the_rows_of_a_query_that_comes_twice():
     loss = SLatK(3, k=2)
     loss.update_threshold(tensor([2, 2]), tensor([0.9, 0.7]), tensor([[0.1, 0.2], [0.3, 0.4]]))
     assert_close(loss.threshold, tensor([0.0, 0.0, 0.7]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"query": [3, 1]}, "query must be .* got a list"),
+        ({"query": tensor([3, -1])}, "query must be from 0 to 4, there being 5 queries, got -1"),
+        ({"query": tensor([5, 1])}, "query must be from 0 to 4, there being 5 queries, got 5"),
+        ({"owner": tensor([0, 1, 2])}, "owner must be from 0 to 1, there being 2 rows of the batch, got 2"),
+        ({"owner": None}, "pass owner"),
+        ({"negative": torch.ones(2, 2)}, "got k=4 and 3 scores of query 1; pass all its positives and more negatives"),
+        ({"mask": tensor([[True, False, False], [True, False, True]])}, "got k=4 and 2 scores of query 1"),
+        ({"query": tensor([1, 1]), "mask": torch.ones(2, 3, dtype=torch.bool)}, "got k=4 and 3 scores of query 1"),
+    ],
+)
+def test_update_threshold_refuses_what_it_cannot_use_and_changes_nothing(changes, message):
+    """A K-th best score of fewer than K scores is none; the lowest one was taken for it."""
+    loss = SLatK(5, k=4)
+    given = {"query": tensor([3, 1]), "positive": torch.ones(3), "negative": torch.ones(2, 3)}
+    with pytest.raises(ConfigError, match=message):
+        loss.update_threshold(**{**given, "owner": tensor([0, 1, 0]), **changes})
+    assert_close(loss.threshold, torch.zeros(5))
+
+
+def test_losses_at_k_take_the_number_of_queries_and_k_first():
+    """One order for the whole family; what SONG needs beside must be named, so that nobody swaps two sizes."""
+    for name in ("slatk", "sogslatk", "song_at_k"):
+        assert list(inspect.signature(LOSSES[name]).parameters)[:2] == ["n_queries", "k"], name
+    for name in ("song", "song_at_k"):
+        taken = inspect.signature(LOSSES[name]).parameters
+        assert all(taken[size].kind is taken[size].KEYWORD_ONLY for size in ("n_items", "n_positives"))
 
 
 def test_resize_keeps_old_thresholds_and_starts_new_ones_at_zero():

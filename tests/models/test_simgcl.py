@@ -162,20 +162,24 @@ def noises_of(monkeypatch):
 
 
 @VARIANTS
+@pytest.mark.parametrize("contrasted", ["mean", "final"])
 @pytest.mark.parametrize("contrast_layer", [0, 1, 3])
-def test_xsimgcl_scores_and_contrasts_the_same_noisy_layers(variant, contrast_layer, noises_of):
-    model = attached(XSimGCL, variant=variant, contrast_layer=contrast_layer, weight=0.4, temperature=0.5, score="dot")
+def test_xsimgcl_scores_and_contrasts_the_same_noisy_layers(variant, contrast_layer, contrasted, noises_of):
+    """Against the mean of the layers, as the XSimGCL paper has it, or the last, as the SL@K paper says."""
+    settings = {"contrast_layer": contrast_layer, "contrasted": contrasted, "weight": 0.4, "temperature": 0.5}
+    model = attached(XSimGCL, variant=variant, score="dot", **settings)
     (noises,) = noises_of(model)
     layers = dense_layers(model, noises)
-    final = sum(layers[1:]) / 3
+    mean = sum(layers[1:]) / 3
     torch.manual_seed(3)
     queries, items, auxiliary = model.encode_batch(QUERY, OWNER, ITEM)
-    assert_close(queries, final[QUERY])
-    assert_close(items, final[N_QUERIES:])
+    assert_close(queries, mean[QUERY])
+    assert_close(items, mean[N_QUERIES:])
     chosen = QUERY[OWNER].tolist(), (ITEM + N_QUERIES).tolist()
     if variant == "reference":
         chosen = [sorted(set(some)) for some in chosen]
-    expected = 0.4 * sum(slow_info_nce(final, layers[contrast_layer], some, 0.5) for some in chosen)
+    view = mean if contrasted == "mean" else layers[-1]
+    expected = 0.4 * sum(slow_info_nce(view, layers[contrast_layer], some, 0.5) for some in chosen)
     assert auxiliary.item() == pytest.approx(expected)
     assert all(float(noise[:2].norm(dim=1).min()) == pytest.approx(0.1) for noise in noises)
 
@@ -247,3 +251,5 @@ def test_bad_settings_are_refused_with_the_value_received(cls, settings, message
         cls(2, 3, **settings)
     with pytest.raises(ConfigError, match=r"contrast_layer must be <= 3 \(n_layers\), got 4"):
         XSimGCL(2, 3, contrast_layer=4)
+    with pytest.raises(ConfigError, match="contrasted must be one of mean, final, got 'last'"):
+        XSimGCL(2, 3, contrasted="last")

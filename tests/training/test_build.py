@@ -7,7 +7,7 @@ import inspect
 import pytest
 import torch
 
-from topshelf.config import make_config
+from topshelf.config import assemble, make_config
 from topshelf.errors import ConfigError
 from topshelf.losses import BPR, LOSSES, SLatK, SoftmaxLoss
 from topshelf.models import EASE, MF, MODELS
@@ -121,6 +121,28 @@ def test_hits_cannot_be_kept_where_a_batch_holds_only_some_positives():
     chosen = make_config({"loss": {"name": "slatk", "keep_hits": True}, "train": {"order": "pair"}})
     with pytest.raises(ConfigError, match="needs all positives of a user in one batch"):
         resolve(chosen)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_number_of_negatives_of_the_paper_reaches_every_loss_on_movielens(name):
+    """Appendix D.4: N = 1000, on MovieLens 200. Losses with a number of their own keep it."""
+    own = {"bpr": 1, "guidedrec": 9, "bce": 4, "gbce": 64}.get(name)
+    for data, n in (("movielens-100k", 200), ("gowalla", 1000)):
+        resolved = resolve(assemble(data=data, loss=name)).negatives
+        if resolved.kind == "per_query":
+            assert resolved.n == (own or n)
+        if LOSSES[name].effective_n == 1000 and (data, name) != ("gowalla", "slatk"):  # whose own is shipped
+            assert resolved.effective_n == n
+        for kind in ("shared", "per_query"):
+            if name != "directau":
+                chosen = resolve(assemble(data=data, loss=name, more={"negatives": {"kind": kind}})).negatives
+                assert (chosen.n, chosen.effective_n in (None, n)) == (n, True)
+    assert assemble(data="movielens-100k", loss=name, more={"negatives": {"n": 7}}).negatives.n == 7
+
+
+def test_a_run_is_one_process_and_shares_no_state_with_others():
+    assert SLatK(3).shares_state
+    assert not build_loss(config(), 3, 5, 7).shares_state
 
 
 def test_a_loss_that_needs_the_negatives_gets_as_many_as_it_prefers():

@@ -107,6 +107,9 @@ class AdvInfoNCE(Loss):
         self.query_adversary = nn.Parameter(torch.randn(at_least("n_queries", n_queries, 0), dim) * _START_DEVIATION)
         self.item_adversary = nn.Parameter(torch.randn(at_least("n_items", n_items, 0), dim) * _START_DEVIATION)
 
+    def index_sizes(self) -> dict[str, int]:
+        return {"query": self.query_adversary.size(0), "negative_item": self.item_adversary.size(0)}
+
     def begin_epoch(self, epoch: int) -> None:
         self.turn = "adversary" if epoch % self.every == 0 else "model"
 

@@ -3,8 +3,9 @@
 A batch holds Q queries and all P positives of those queries; ``owner (P,)`` says whose each positive is. Without
 ``owner`` the batch is the textbook's: one query a positive, P = Q.
 
-The modules refuse tensors whose shapes do not fit, and blank the scores of masked negatives, which may be anything,
-also infinite or NaN. The pure functions check no shapes, and most of them want finite scores at masked places too.
+The modules refuse tensors whose shapes do not fit and indices that are out of range. They blank the scores of masked
+negatives, which may be anything, also infinite or NaN. The pure functions check nothing, and most of them want finite
+scores at masked places too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from topshelf.errors import ConfigError, one_of
+from topshelf.losses.checks import check_batch
+from topshelf.losses.tables import Tables
 
 Reduction = Literal["mean", "sum", "none"]
 Negatives = Literal["auto", "catalogue", "shared", "per_query", "in_batch"]
@@ -53,56 +56,7 @@ _WHAT = {
 }
 
 
-# The kind of numbers, the shapes that will do, and what to do about others. A letter is a size that the first tensor
-# to have it settles for the rest.
-_SHAPES = {
-    "positive": ("floating-point numbers", ("P",), "pass one score a positive, without further axes"),
-    "negative": ("floating-point numbers", ("Q N",), "pass one row a query; unsqueeze(1) a single negative of each"),
-    "log_partition": ("floating-point numbers", ("Q",), "pass one number a query"),
-    "owner": ("integers", ("P",), "pass the row in the batch of each positive's query"),
-    "query": ("integers", ("Q",), "pass one index a query, not one a positive"),
-    "mask": ("bool", ("Q N",), "pass True where a negative does not count; expand what is the same for all queries"),
-    "log_q": ("floating-point numbers", ("1", "N", "Q N"), "pass one number a negative"),
-    "negative_item": ("integers", ("N", "Q N"), "pass one index a negative"),
-    "pair": ("integers", ("P",), "pass one index a positive"),
-    "query_vector": ("floating-point numbers", ("Q d",), "pass one row a query"),
-    "item_vector": ("floating-point numbers", ("P d",), "pass one row a positive"),
-}
-
-
-def check_shapes(**tensors: Tensor | None) -> None:
-    """Refuse tensors of a batch that do not fit each other. Looks at shapes and types alone, never at values."""
-    sizes = {"1": 1}
-    for name, (kind, shapes, remedy) in _SHAPES.items():
-        value = tensors[name]
-        if value is None or ("N" in shapes[-1] and "N" not in sizes and name != "negative"):
-            continue  # without negatives what belongs to them is of no use
-        fits = [axes for axes in map(str.split, shapes) if _fits(value, axes, sizes)]
-        if not fits or not _is_kind(value, kind):
-            wanted = " or ".join(_described(axes.split(), sizes) for axes in shapes)
-            raise ConfigError(f"{name} must be {wanted} of {kind}, got {tuple(value.shape)} of {value.dtype}; {remedy}")
-        sizes.update(zip(fits[-1], value.shape, strict=True))
-
-
-def _fits(value: Tensor, axes: list[str], sizes: dict[str, int]) -> bool:
-    return value.dim() == len(axes) and all(
-        sizes.get(axis, size) == size for axis, size in zip(axes, value.shape, strict=True)
-    )
-
-
-def _is_kind(value: Tensor, kind: str) -> bool:
-    if kind == "floating-point numbers":
-        return value.is_floating_point()
-    return value.dtype == torch.bool if kind == "bool" else value.dtype in (torch.int64, torch.int32)
-
-
-def _described(axes: list[str], sizes: dict[str, int]) -> str:
-    """``(Q, N) = (4, 5)``, as far as the sizes are settled."""
-    names, found = [f"({', '.join(map(str, x))}{',' * (len(x) == 1)})" for x in (axes, [sizes.get(a, a) for a in axes])]
-    return names if names == found else f"{names} = {found}"
-
-
-class Loss(nn.Module):
+class Loss(Tables):
     """Base of the module forms. A subclass adds checked settings and state to a pure function, nothing else.
 
     A subclass has ``each``, the losses of a batch's positives, and says:
@@ -115,12 +69,12 @@ class Loss(nn.Module):
     - ``is_separable``: the mean over a batch is the mean over its parts;
     - ``ties_positives``: the term of a positive has a gradient by the scores of its query's other positives;
     - ``needs_whole_queries``: all positives of a query must be in the batch (``train.order = "query"``);
-    - ``keeps_thresholds``: it has ``k`` and a buffer ``threshold (n_queries,)`` that somebody else moves;
+    - ``keeps_thresholds``: it has ``k`` and a table ``threshold (n_queries,)`` that somebody else moves;
     - ``preferred_score`` and ``preferred_negatives``: what a run uses when nobody chose; ``n_negatives``: how many are
-      drawn for each query when nobody said;
-    - ``effective_n``: size to which a run scales the sum over negatives when nobody said: a number (1000, the paper's
-      sample), "catalogue" for a sum that stands for the whole catalogue, None where the formula's own sum or mean is
-      meant and ``negatives.effective_n`` may not be set;
+      drawn for each query when nobody said, None for the paper's N (``negatives.paper_n``: 1000, on MovieLens 200);
+    - ``effective_n``: size to which a run scales the sum over negatives when nobody said: 1000 for the paper's N,
+      whatever it is on the data, "catalogue" for a sum that stands for the whole catalogue, None where the formula's
+      own sum or mean is meant and ``negatives.effective_n`` may not be set;
     - ``pair_copies``: how many tables of (P, N) floats the loss and its backward pass hold at once, for the guard of
       memory.
 
@@ -140,7 +94,7 @@ class Loss(nn.Module):
     threshold: Tensor
     preferred_score: ClassVar[Literal["cosine", "dot"]] = "cosine"
     preferred_negatives: ClassVar[Negatives] = "auto"
-    n_negatives: ClassVar[int] = 1000
+    n_negatives: ClassVar[int | None] = None
     effective_n: ClassVar[int | Literal["catalogue"] | None] = None
     pair_copies: int = 12
 
@@ -166,16 +120,23 @@ class Loss(nn.Module):
         """The loss of a batch: a number, or (P,) with reduction "none".
 
         Shapes: positive (P,); negative (Q, N); owner (P,), default one query a positive; the others as in
-        :class:`Extras`. In training mode losses with state move it, in evaluation mode they do not.
+        :class:`Extras`. In training mode losses with state move it, in evaluation mode they do not. In a distributed
+        run every process must make the same calls in training mode, with empty tensors where it has no batch: they
+        tell each other what they have written to the loss's tables (:mod:`topshelf.losses.tables`).
         """
         extras = Extras(query, mask, log_q, log_partition, pair, negative_item, query_vector, item_vector)
         for name in self.needs:
             if (negative if name == "negative" else getattr(extras, name)) is None:
                 raise ConfigError(f"{type(self).__name__} needs {_WHAT[name]}: pass {name}")
-        check_shapes(positive=positive, negative=negative, owner=owner, **extras._asdict())
+        check_batch(self.index_sizes(), positive=positive, negative=negative, owner=owner, **extras._asdict())
+        if self.training and self.is_shared():
+            self.synchronise()
         if negative is not None and mask is not None:
             negative = negative.masked_fill(mask, 0.0)  # 0 times infinity is NaN
-        return reduce(self.each(positive, negative, owner, extras), self.reduction)
+        losses = self.each(positive, negative, owner, extras)
+        if self.training and self.is_shared() and self.has_written():
+            self.synchronise()
+        return reduce(losses, self.reduction)
 
     def each(self, positive: Tensor, negative: Any, owner: Tensor | None, extras: Extras) -> Tensor:
         """The loss of every positive, (P,). ``negative`` is a Tensor where ``needs`` says so."""

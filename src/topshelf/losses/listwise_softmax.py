@@ -105,7 +105,7 @@ def listwise_slatk_loss(
         the gradient through the weight. β, the K-th best score of the list, is exact, without gradient and without
         state: the list is all there is of the query. A list of fewer than K places has its lowest score.
     Use when: the metric is NDCG@K of graded lists, and K is small against them.   Cost: O(QL log L).
-    Paper: Yang et al., Breaking the Top-K Barrier (SL@K), KDD 2025, equation 3.6; what a positive and its gain are is
+    Paper: Yang et al., Breaking the Top-K Barrier (SL@K), KDD 2025, equation 3.5; what a positive and its gain are is
         not said there and is this library's choice.
     Relations: half of ``listwise_softmax_loss`` as τ_w grows; ``slatk_loss`` is the form for binary relevance.
     """

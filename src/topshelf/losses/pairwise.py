@@ -37,7 +37,10 @@ def bpr_loss(
         a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw, else the mean is weighted by 1/q;
         returns (P,), unreduced. A positive without negatives costs 0.
     Use when: a classic baseline is wanted; scores are usually plain dot products.   Cost: O(PN).
-    Paper: Rendle et al., BPR, UAI 2009.   Relations: the mean, not the log of a sum, over negatives.
+    Paper: Rendle et al., BPR, UAI 2009, with one negative for each positive, as a run draws when nobody says
+        ``negatives.n``. The SL@K paper's appendix D.4 names 1000 negatives (MovieLens: 200) for every loss that samples
+        and makes no exception for BPR: ``negatives.n = 1000`` is that reading.
+    Relations: the mean, not the log of a sum, over negatives.
     """
     owner = owners(positive, negative.size(0), owner)
     weights = negative_weights(negative, mask, log_q)[owner]

@@ -47,7 +47,7 @@ def softmax_loss(
         of exp(s_j / tau), in place of negative; returns (P,), unreduced. A positive without negatives costs 0.
     Use when: the whole ranking matters, or as the baseline that SL@K must beat.   Cost: O(QN + P).
     Paper: Wu et al., On the effectiveness of sampled softmax loss for item recommendation, TOIS 2024; the sum runs
-        over what is given: negatives alone as in the SL@K paper's algorithm 1, or all items as in its equation 2.3.
+        over what is given: negatives alone as in the SL@K paper's algorithm C.1, or all items as in its equation 2.2.
     Relations: ``slatk_loss`` with a constant weight of one.
     """
     partition = partition_of(negative, log_partition, tau, mask, log_q)

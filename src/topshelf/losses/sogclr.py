@@ -25,7 +25,6 @@ from topshelf.losses.base import (
     widened,
 )
 from topshelf.losses.softmax import partition_of
-from topshelf.losses.state import first_rows
 
 GAMMAS = (0.1, 0.3, 0.5, 0.7, 0.9)
 _RANGES: Ranges = {
@@ -159,16 +158,16 @@ class SogCLR(Loss):
     needs = ("query",)
     accepts_partition = True
     effective_n = 1000
-    log_g: Tensor  # (n_queries,), a buffer; the lowest float32 where a query has not been seen yet
+    log_g: Tensor  # (n_queries,), a table; the lowest float32 where a query has not been seen yet
 
     def __init__(self, n_queries: int, *, tau: float = 0.2, gamma: float = 0.9, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.tau = positive_number("tau", tau)
         self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
-        self.register_buffer("log_g", torch.full((at_least("n_queries", n_queries, 0),), _UNSEEN))
+        self.register_table("log_g", n_queries, fill=_UNSEEN)
 
     def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
-        log_g, rivals = _kept_partition(self.log_g, negative, extras, self.tau, self.gamma, self.training)
+        log_g, rivals = _kept_partition(self, negative, extras)
         return _against(log_g, rivals, widened(positive) / self.tau, owner)
 
 
@@ -191,8 +190,8 @@ class SogSLatK(Loss):
     effective_n = 1000
     is_separable = False
     keeps_thresholds = True
-    log_g: Tensor  # (n_queries,), a buffer; the lowest float32 where a query has not been seen yet
-    threshold: Tensor  # (n_queries,), a buffer
+    log_g: Tensor  # (n_queries,), a table; the lowest float32 where a query has not been seen yet
+    threshold: Tensor  # (n_queries,), a table
 
     def __init__(
         self,
@@ -209,23 +208,21 @@ class SogSLatK(Loss):
         self.tau = positive_number("tau", tau)
         self.tau_weight = positive_number("tau_weight", tau_weight)
         self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
-        self.register_buffer("log_g", torch.full((at_least("n_queries", n_queries, 0),), _UNSEEN))
-        self.register_buffer("threshold", torch.zeros(n_queries))
+        self.register_table("log_g", n_queries, fill=_UNSEEN)
+        self.register_table("threshold", n_queries)
 
     def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
-        log_g, rivals = _kept_partition(self.log_g, negative, extras, self.tau, self.gamma, self.training)
+        log_g, rivals = _kept_partition(self, negative, extras)
         weights = _shares(positive, self.threshold[extras.query], owner, rivals, self.tau_weight)
         return _against(log_g, rivals, weights * widened(positive) / self.tau, owner)
 
 
-def _kept_partition(
-    buffer: Tensor, negative: Tensor | None, extras: Extras, tau: float, gamma: float, training: bool
-) -> tuple[Tensor, Tensor]:
+def _kept_partition(loss: SogCLR | SogSLatK, negative: Tensor | None, extras: Extras) -> tuple[Tensor, Tensor]:
     """:func:`_partition` from the averages of the batch's queries, which move in training mode."""
     assert extras.query is not None
     log_g, rivals, moved = _partition(
-        negative, extras.log_partition, tau, extras.mask, extras.log_q, gamma, buffer[extras.query]
+        negative, extras.log_partition, loss.tau, extras.mask, extras.log_q, loss.gamma, loss.log_g[extras.query]
     )
-    if training:
-        buffer[extras.query] = moved[first_rows(extras.query)].to(buffer.dtype)
+    if loss.training:
+        loss.write("log_g", extras.query, moved)
     return log_g, rivals

@@ -139,7 +139,7 @@ def _nearness(positive: Tensor, threshold: Tensor, owner: Tensor | None, form: F
 class SONG(Loss):
     """Module form of :func:`song_loss`; it owns the moving average of every training positive.
 
-    ``n_positives`` is how many training positives there are in all, ``n_items`` how many items.
+    ``n_items`` is how many items there are in all, ``n_positives`` how many training positives.
     """
 
     formula = staticmethod(song_loss)
@@ -150,13 +150,13 @@ class SONG(Loss):
     }
     needs = ("negative", "pair", "query")
     ties_positives = True
-    g: Tensor  # (n_positives,), a buffer; -1 where a positive has not been seen yet
+    g: Tensor  # (n_positives,), a table; -1 where a positive has not been seen yet
 
     def __init__(
         self,
-        n_positives: int,
-        n_items: int,
         *,
+        n_items: int,
+        n_positives: int,
         gamma: float = 0.1,
         rank: Rank = "sum",
         reduction: Reduction = "mean",
@@ -165,7 +165,7 @@ class SONG(Loss):
         self.n_items = at_least("n_items", n_items, 1)
         self.rank: Rank = one_of("rank", rank, RANKS)
         self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
-        self.register_buffer("g", torch.full((at_least("n_positives", n_positives, 0),), _UNSEEN))
+        self.register_table("g", n_positives, fill=_UNSEEN, index="pair")
 
     def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
         assert extras.pair is not None
@@ -173,7 +173,7 @@ class SONG(Loss):
         told = (extras.query, extras.mask, extras.log_q)
         losses, moved = _song(positive, negative, owner, self.n_items, self.rank, self.gamma, average, *told)
         if self.training:
-            _keep(self.g, extras.pair, moved)
+            self.write("g", extras.pair, moved)
         return losses
 
 
@@ -196,16 +196,16 @@ class SONGAtK(Loss):
     }
     needs = ("negative", "pair", "query")
     ties_positives = True
-    g: Tensor  # (n_positives,), a buffer; -1 where a positive has not been seen yet
-    threshold: Tensor  # (n_queries,), a buffer
+    g: Tensor  # (n_positives,), a table; -1 where a positive has not been seen yet
+    threshold: Tensor  # (n_queries,), a table
 
     def __init__(
         self,
         n_queries: int,
-        n_positives: int,
-        n_items: int,
         k: int = 20,
         *,
+        n_items: int,
+        n_positives: int,
         gamma: float = 0.1,
         eta: float = 0.001,
         form: Form = "paper",
@@ -219,8 +219,8 @@ class SONGAtK(Loss):
         self.eta = positive_number("eta", eta)
         self.form: Form = one_of("form", form, FORMS)
         self.rank: Rank = one_of("rank", rank, RANKS)
-        self.register_buffer("g", torch.full((at_least("n_positives", n_positives, 0),), _UNSEEN))
-        self.register_buffer("threshold", torch.zeros(at_least("n_queries", n_queries, 0)))
+        self.register_table("g", n_positives, fill=_UNSEEN, index="pair")
+        self.register_table("threshold", n_queries)
 
     def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
         assert extras.pair is not None
@@ -230,7 +230,7 @@ class SONGAtK(Loss):
         losses, moved = _song(positive, negative, owner, self.n_items, self.rank, self.gamma, average, *told)
         weights = _nearness(positive, threshold, owner, self.form)
         if self.training:
-            _keep(self.g, extras.pair, moved)
+            self.write("g", extras.pair, moved)
             self._follow(threshold, positive, negative, owner, extras)
         return weights * losses
 
@@ -251,10 +251,4 @@ class SONGAtK(Loss):
         )
         step = self.eta * (share - max(0.0, 1 - self.k / self.n_items))
         moved = threshold - torch.where(weights.sum(1) > 0, step, 0.0)
-        self.threshold[extras.query] = moved[first].to(self.threshold.dtype)
-
-
-@torch.no_grad()
-def _keep(buffer: Tensor, index: Tensor, values: Tensor) -> None:
-    """Write ``values (n,)`` to ``buffer`` at ``index (n,)``; of an index that comes twice, the first value."""
-    buffer[index] = values[first_rows(index)].to(buffer.dtype)
+        self.write("threshold", extras.query, moved)

@@ -1,4 +1,4 @@
-"""State of losses kept in buffers: which of a repeated index's values is kept, and how a quantile is followed."""
+"""State of losses kept in tables: which of a repeated index's values is kept, and how a quantile is followed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 def first_rows(index: Tensor) -> Tensor:
     """For each place of ``index (n,)``, the first place that holds the same index, (n,).
 
-    ``buffer[index] = values[first_rows(index)]`` writes the same value however often an index comes, so the order of
+    ``table[index] = values[first_rows(index)]`` writes the same value however often an index comes, so the order of
     the writes does not matter. Cost: O(n log n), and no shape that depends on the values.
     """
     order = torch.argsort(index, stable=True)

@@ -24,7 +24,9 @@ from topshelf.losses.base import (
     widened,
     without_rivals_zero,
 )
+from topshelf.losses.checks import check_batch
 from topshelf.losses.softmax import partition_of, softmax_loss
+from topshelf.losses.state import first_rows
 from topshelf.thresholds import sampled_thresholds
 
 Activation = Literal["sigmoid", "exponential"]
@@ -62,10 +64,10 @@ def slatk_loss(
     Settings: ``weight`` is σ_w and ``distance`` σ_d (the paper's table of activation functions; σ_d = sigmoid needs
         the negatives themselves and is no upper bound); ``detach_weight`` stops the gradient through the weight,
         which otherwise pushes badly ranked positives down; ``keep_hits`` keeps the number of hits H of the paper's
-        equation 3.4-4: weights are divided by it and its logarithm taken off (needs all positives of a query).
+        equation 3.3d: weights are divided by it and its logarithm taken off (needs all positives of a query).
     Use when: the metric is NDCG@K, and K is small against the catalogue.
     Cost: O(QN + P), as the softmax loss; O(PN) with σ_d = sigmoid.
-    Paper: Yang et al., Breaking the Top-K Barrier (SL@K), KDD 2025, equation 3.6; an upper bound of -log DCG@K when
+    Paper: Yang et al., Breaking the Top-K Barrier (SL@K), KDD 2025, equation 3.5; an upper bound of -log DCG@K when
         the sum runs over all items and at least two positives are in the top K (theorem 3.2).
     Relations: a constant weight of one gives ``softmax_loss``. A constant added to the log partition leaves the
         softmax loss's gradient alone but not this one's: see ``effective_n`` in the documentation.
@@ -144,7 +146,7 @@ class SLatK(Loss):
     needs: tuple[str, ...] = ("query",)
     keeps_thresholds = True
     effective_n = 1000
-    threshold: Tensor  # (n_queries,), a buffer: saved, resumed, synchronised
+    threshold: Tensor  # (n_queries,), a table: saved, resumed, equal on all processes
 
     def __init__(
         self,
@@ -170,7 +172,7 @@ class SLatK(Loss):
             self.needs = ("negative", "query")
         self.detach_weight = detach_weight
         self.keep_hits = self.needs_whole_queries = self.ties_positives = keep_hits
-        self.register_buffer("threshold", torch.zeros(at_least("n_queries", n_queries, 0)))
+        self.register_table("threshold", n_queries)
 
     def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
         return slatk_loss(
@@ -203,20 +205,28 @@ class SLatK(Loss):
 
         The paper's estimate. It wants *all* positives of a query and some hundreds of different negatives; with a few
         positives of a shuffled batch it comes out far too low. Of a query that comes twice, all positives and the
-        negatives of its first row are taken.
+        negatives of its first row are taken. In a distributed run every process calls it for its own queries, with
+        empty tensors where it has none; all of them then hold the new thresholds.
         """
-        unique, row = torch.unique(query, return_inverse=True)
-        owner = row[owners(positive, query.numel(), owner)]
-        if unique.numel() < query.numel():
-            first = torch.full_like(unique, query.numel()).scatter_reduce(
-                0, row, torch.arange(query.numel(), device=query.device), "amin"
+        check_batch(self.index_sizes(), positive=positive, negative=negative, owner=owner, query=query, mask=mask)
+        owner = owners(positive, query.numel(), owner)
+        rows = first_rows(query)[owner]  # the positives of all rows of a query count for its first row
+        self._refuse_few(query, negative, rows, mask)
+        values = sampled_thresholds(widened(positive), widened(negative), rows, self.k, mask=mask)
+        self.write("threshold", query, values)
+        self.synchronise()
+
+    def _refuse_few(self, query: Tensor, negative: Tensor, owner: Tensor, mask: Tensor | None) -> None:
+        """The K-th best of fewer than K scores is not known."""
+        n = torch.full_like(query, negative.size(1)) if mask is None else (~mask).sum(1)
+        n = n + torch.bincount(owner, minlength=query.numel())
+        few = n[first_rows(query)] < self.k
+        if bool(few.any()):
+            row = int(few.int().argmax())
+            raise ConfigError(
+                f"k must be <= the number of scores given for a query, got k={self.k} and {int(n[row])} scores of "
+                f"query {int(query[row])}; pass all its positives and more negatives"
             )
-            negative, mask = negative[first], None if mask is None else mask[first]
-        else:
-            order = torch.argsort(row)
-            negative, mask = negative[order], None if mask is None else mask[order]
-        values = sampled_thresholds(widened(positive), widened(negative), owner, self.k, mask=mask)
-        self.threshold[unique] = values.to(self.threshold.dtype)
 
     def resize(self, n_queries: int) -> None:
         """Keep the thresholds of the queries that stay, and start new ones at 0."""

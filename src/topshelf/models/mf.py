@@ -16,7 +16,8 @@ class MF(Model):
 
     Settings: ``dim``, the length of the vectors q and v; ``score`` "cosine" for softmax losses, "dot" for BPR (a run
         takes what its loss prefers); ``init`` "xavier" (uniform) or "normal", N(0, 1).
-    Use when: in doubt; the fastest model to train, and on most of the paper's datasets its best or second best.
+    Use when: in doubt; the fastest model to train. With SL@20 the SL@K paper has it first of three models on Health,
+        second on Electronic and third on Gowalla and Book, never more than 1.2% behind in NDCG@20.
     Cost: (n_queries + n_items) x dim parameters.
     Paper: Koren et al., Matrix factorization techniques for recommender systems, Computer 2009.
     Relations: :class:`LightGCN` without layers.

@@ -73,7 +73,7 @@ def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
             )
         effective_n = None
     elif effective_n is None and loss.effective_n != "catalogue":
-        effective_n = n or loss.effective_n
+        effective_n = n or config.negatives.paper_n
     return config.negatives.model_copy(update={"kind": kind, "n": n, "effective_n": effective_n})
 
 
@@ -95,7 +95,9 @@ def build_loss(config: RunConfig, n_queries: int, n_items: int, n_positives: int
     sizes = {"n_queries": n_queries, "n_items": n_items, "n_positives": n_positives}
     given: dict[str, Any] = {name: size for name, size in sizes.items() if name in _parameters(cls)}
     with _initial_values(config.seed, _OF_LOSS):
-        return cls(**given, **settings)
+        loss = cls(**given, **settings)
+    loss.shares_state = False  # a run is one process, whatever other processes there are
+    return loss
 
 
 def build_negatives(config: RunConfig, loss: Loss) -> Negatives:
@@ -107,6 +109,8 @@ def build_negatives(config: RunConfig, loss: Loss) -> Negatives:
             kind = "catalogue" if loss.accepts_partition else "per_query"
         n = n or (loss.n_negatives if "n" in _parameters(NEGATIVES[kind]) else None)
     cls = NEGATIVES[kind]
+    if n is None and "n" in _parameters(cls):
+        n = settings.paper_n
     if n is not None and "n" not in _parameters(cls):
         raise ConfigError(f"negatives.n does not go with negatives.kind = {kind!r}, got {n}; leave it out")
     return cls(n) if n is not None else cls()  # type: ignore[call-arg]

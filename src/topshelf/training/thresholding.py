@@ -43,7 +43,7 @@ class ThresholdSchedule:
         return "exact" if self.settings.estimator == "exact" and epoch % self.settings.every == 0 else None
 
     def before_epoch(self, epoch: int, model: Model, generator: torch.Generator) -> None:
-        """Refresh all thresholds in epochs divisible by ``every``, unless the steps do it, as in algorithm 1."""
+        """Refresh all thresholds in epochs divisible by ``every``, unless the steps do it, as in algorithm C.1."""
         if self.settings.estimator in thresholds.EVERY_STEP or epoch % self.settings.every or self.in_step(epoch):
             return
         with torch.no_grad():
