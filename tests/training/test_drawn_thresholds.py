@@ -73,7 +73,8 @@ def test_sampled_is_never_above_exact_nor_above_weighted(seed, n, k):
     sampled, weighted = (
         drawn_thresholds(name, queries, items, positives, k, n, stream(seed)) for name in ("sampled", "weighted")
     )
-    assert (sampled <= exact_thresholds(queries, items, k) + 1e-5).all()
+    has_k = positives.counts + n >= k  # with fewer scores than K the estimate is the lowest of them
+    assert (sampled <= exact_thresholds(queries, items, k) + 1e-5)[has_k].all()
     assert (sampled <= weighted).all()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -52,17 +54,23 @@ class ThresholdSchedule:
             if self.settings.estimator == "exact":
                 self.loss.threshold.copy_(thresholds.exact_thresholds(queries, items, self.loss.k))
                 return
-            rows = Batches(self.positives, self.n_items, order="query", size=1).queries
+            rows, lists = self._ranked
             self.loss.threshold[rows] = drawn_thresholds(
                 self.settings.estimator,
                 queries[rows],
                 items,
-                self.positives.select(rows),
+                lists,
                 self.loss.k,
                 self.settings.n,
                 generator,
                 names=rows,
             ).to(self.loss.threshold.dtype)
+
+    @cached_property
+    def _ranked(self) -> tuple[Tensor, Ragged]:
+        """The queries that have both positives and negatives, and their positives."""
+        rows = Batches(self.positives, self.n_items, order="query", size=1).queries
+        return rows, self.positives.select(rows)
 
     @torch.no_grad()
     def after_step(self, batch: Batch, scored: Scored, generator: torch.Generator) -> None:
@@ -118,25 +126,23 @@ def drawn_thresholds(
     estimator wants it: ``iid`` uniform and independent over the catalogue, else uniform over its negatives without
     replacement. Errors of one block's queries are therefore alike, in one refresh; the next one draws anew.
     """
+    queries, items = (x.detach().to(torch.promote_types(x.dtype, torch.float32)) for x in (queries, items))
     names = torch.arange(queries.size(0), device=queries.device) if names is None else names
-    scores = _positive_scores(queries, items, positives) if estimator != "iid" else None
-    found = queries.new_empty(queries.size(0), dtype=torch.promote_types(queries.dtype, torch.float32))
+    found = queries.new_empty(queries.size(0))
     for start in range(0, queries.size(0), block):
-        stop = min(start + block, queries.size(0))
-        mine, called = queries[start:stop], names[start:stop]
-        if scores is None:
+        part = slice(start, min(start + block, queries.size(0)))
+        if estimator == "iid":
             drawn = torch.randint(items.size(0), (n,), generator=generator).to(items.device)
             place = thresholds.iid_place(n, k, items.size(0))
-            found[start:stop] = best_scores(mine, items[drawn], place, names=called)[:, -1]
+            found[part] = best_scores(queries[part], items[drawn], place, names=names[part])[:, -1]
             continue
-        lists = positives.slice(start, stop)
+        lists = positives.slice(part.start, part.stop)
         dealt = deal_negatives(lists, n, items.size(0), generator)
         columns = items[dealt.items]
-        best = best_scores(mine, columns, min(k, columns.size(0)), names=called, exclude=dealt.exclude, stop=dealt.stop)
-        first = int(positives.indptr[start])
-        own = scores[first : first + lists.indices.numel()]
+        most = min(k, columns.size(0))
+        best = best_scores(queries[part], columns, most, names=names[part], exclude=dealt.exclude, stop=dealt.stop)
         stands_for = dealt.counts if estimator == "sampled" else items.size(0) - lists.counts
-        found[start:stop] = _weighted_kth(own, best, lists, stands_for, dealt, k)
+        found[part] = _weighted_kth(_list_scores(queries[part], items, lists), best, lists, stands_for, dealt, k)
     return found
 
 
@@ -149,9 +155,10 @@ def _weighted_kth(scores: Tensor, best: Tensor, lists: Ragged, stands_for: Tenso
     return level
 
 
-def _positive_scores(queries: Tensor, items: Tensor, positives: Ragged) -> Tensor:
+def _list_scores(queries: Tensor, items: Tensor, lists: Ragged) -> Tensor:
+    """Scores of the listed items, (P,), compiled where they can be."""
     if not kernels.fits(queries, items):
-        return (queries[positives.owner()] * items[positives.indices]).sum(1)
-    scores = torch.empty(positives.indices.numel(), dtype=torch.float32)
-    kernels.list_scores(queries, items, positives.indptr, positives.indices, scores)
+        return (queries[lists.owner()] * items[lists.indices]).sum(1)
+    scores = torch.empty(lists.indices.numel(), dtype=torch.float32)
+    kernels.list_scores(queries, items, lists.indptr, lists.indices, scores)
     return scores
