@@ -55,7 +55,7 @@ CONFIGS = section(
         kind=st.sampled_from(["auto", "catalogue", "shared", "per_query", "in_batch"]), n=whole | st.none(),
         effective_n=whole | st.none(), paper_n=whole,
     ),
-    threshold=section(estimator=st.sampled_from(["exact", "iid"]), every=whole, n=whole, rate=size | st.none()),
+    threshold=section(estimator=st.sampled_from(["exact", "weighted"]), every=whole, n=whole, rate=size | st.none()),
     train=section(
         epochs=whole, order=st.sampled_from(["query", "pair"]), batch_size=whole, learning_rate=size,
         weight_decay=st.floats(0, 1), patience=st.integers(0, 9), refit=st.booleans(), device=text,

@@ -124,6 +124,25 @@ def test_the_effective_n_table_is_the_committed_result():
     assert result["date"] in page
 
 
+def test_the_accuracy_of_thresholds_is_the_committed_result():
+    page = (ROOT / "docs" / "losses" / "slatk.md").read_text()
+    benchmark = module(ROOT / "benchmarks" / "threshold_accuracy.py")
+    accuracy, quality = (
+        json.loads((ROOT / "benchmarks" / "results" / f"threshold_{name}.json").read_text())
+        for name in ("accuracy", "quality")
+    )
+    for table in benchmark.table(accuracy["rows"]).split("\n\n"):
+        assert table in page
+    assert benchmark.quality_table(quality["rows"]) in page
+    assert accuracy["date"] in page
+    # What the page says of the estimators holds for the users of every state.
+    for row in accuracy["rows"]:
+        group = row["groups"]["all"]
+        errors = {name: one["absolute"] for name, one in group["estimates"].items()}
+        assert min(errors, key=errors.get) == "weighted"
+        assert group["estimates"]["sampled"]["place"] == pytest.approx(group["predicted"], rel=0.1)
+
+
 def headings(page):
     """GitHub's anchors of a page; a # in a block of code is no heading."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)

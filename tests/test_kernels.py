@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from topshelf import kernels
 from topshelf.ragged import Ragged, ragged_from_pairs
+from topshelf.thresholds import weighted_thresholds
 
 
 def scores(n_rows: int, width: int, seed: int, spread: float = 5.0) -> torch.Tensor:
@@ -190,6 +191,34 @@ def test_hits_are_the_places_of_wanted_items(n_rows: int, k: int, seed: int) -> 
     assert torch.equal(kernels.hits(shown, wanted.indptr, wanted.indices), table.gather(1, shown % 151))
 
 
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 40), st.integers(1, 33), st.integers(0, 10_000))
+def test_scores_of_lists_equal_torch(n_rows: int, dim: int, seed: int) -> None:
+    wanted = torch.rand(n_rows, 30, generator=torch.Generator().manual_seed(seed)) < 0.2
+    lists = ragged_from_pairs(*wanted.nonzero().unbind(1), n_rows)
+    queries, items = scores(n_rows, dim, seed, 1.0), scores(30, dim, seed + 1, 1.0)
+    found = torch.empty(lists.indices.numel())
+    kernels.list_scores(queries, items, lists.indptr, lists.indices, found)
+    torch.testing.assert_close(found, (queries @ items.T)[lists.owner(), lists.indices], rtol=1e-5, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12), st.integers(0, 10_000))
+def test_weighted_levels_equal_torch(n_rows: int, width: int, k: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    best = scores(n_rows, width, seed).round().sort(1, descending=True).values  # with ties
+    best[torch.rand(best.shape, generator=generator) < 0.1] = -math.inf
+    best = best.sort(1, descending=True).values
+    owner = torch.randint(n_rows, (5 * n_rows,), generator=generator).sort().values
+    indptr = torch.cat([torch.zeros(1, dtype=torch.long), torch.bincount(owner, minlength=n_rows).cumsum(0)])
+    own = scores(1, owner.numel(), seed + 1)[0].round()
+    n_drawn = (best > -math.inf).sum(1) + 3
+    n_negatives = n_drawn * torch.randint(1, 9, (n_rows,), generator=generator)
+    level = torch.empty(n_rows)
+    kernels.weighted_kth(best, own, indptr, n_negatives, n_drawn, k, level)
+    assert torch.equal(level, weighted_thresholds(own, best, owner, k, n_negatives, n_drawn=n_drawn))
+
+
 def test_only_plain_tensors_fit() -> None:
     assert kernels.fits(torch.zeros(1), torch.zeros(2, 2))
     assert not kernels.fits(torch.zeros(1), torch.zeros(1, dtype=torch.float64))
@@ -215,6 +244,7 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
 import os, signal, numpy, torch
 from topshelf import kernels
 from topshelf.ragged import Ragged, ragged_from_pairs
+from topshelf.thresholds import weighted_thresholds
 torch.set_num_threads(2)
 tile = torch.from_numpy(numpy.zeros((200, 2000), numpy.float32))  # torch's own threads do not survive a fork
 kernels.exp_sums(tile, torch.zeros(200))

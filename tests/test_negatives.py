@@ -23,6 +23,8 @@ from topshelf.negatives import (
     PerQuery,
     Population,
     Shared,
+    deal_negatives,
+    draw_distinct,
     draw_negatives,
     sampled_scores,
 )
@@ -63,6 +65,69 @@ def test_a_query_with_all_items_as_positives_has_no_negative_to_draw():
 
 def test_no_query_at_all_draws_nothing():
     assert draw_negatives(ragged(), 3, 4, generator()).shape == (0, 3)
+
+
+@pytest.mark.parametrize(("n", "n_items"), [(7, 10), (12, 10), (10, 10), (3, 40), (20, 1000), (1, 1)])
+def test_distinct_draws_have_no_repeats(n, n_items):
+    for seed in range(50):
+        drawn = draw_distinct(n, n_items, generator(seed)).tolist()
+        assert len(set(drawn)) == len(drawn) == min(n, n_items)
+        assert set(drawn) <= set(range(n_items))
+
+
+@pytest.mark.parametrize("n_items", [9, 30])  # by a permutation, and by the first distinct draws
+def test_distinct_draws_are_uniform_in_every_place(n_items):
+    drawn = torch.stack([draw_distinct(4, n_items, generator(seed)) for seed in range(6000)])
+    for place in range(4):
+        assert scipy.stats.chisquare(torch.bincount(drawn[:, place], minlength=n_items)).pvalue > 1e-3
+    pairs = torch.bincount(drawn[:, 0] * n_items + drawn[:, 3], minlength=n_items**2).view(n_items, n_items)
+    assert (pairs.diagonal() == 0).all()
+    assert scipy.stats.chisquare(pairs[~torch.eye(n_items, dtype=torch.bool)]).pvalue > 1e-3
+
+
+def dealt_to(dealt, row):
+    """The negatives of one query, by its columns."""
+    lists = dealt.exclude
+    hidden = set(lists.indices[lists.indptr[row] : lists.indptr[row + 1]].tolist())
+    return [item for column, item in enumerate(dealt.items[: dealt.stop[row]].tolist()) if column not in hidden]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    rows=st.lists(st.sets(st.integers(0, 11), max_size=11), min_size=1, max_size=6),
+    n=st.integers(1, 14),
+    seed=st.integers(0, 99),
+)
+def test_every_query_is_dealt_the_first_negatives_of_one_order(rows, n, seed):
+    positives = ragged(*map(sorted, rows))
+    dealt = deal_negatives(positives, n, 12, generator(seed))
+    order = draw_distinct(n + max(map(len, rows)), 12, generator(seed)).tolist()
+    for number, row in enumerate(rows):
+        wanted = [item for item in order if item not in row][:n]
+        assert dealt_to(dealt, number) == wanted
+        assert dealt.counts[number] == len(wanted) == min(n, 12 - len(row))
+    slow = torch.zeros_like(dealt.counts)
+    negatives._count_taken(dealt.exclude, n, slow)
+    assert torch.equal(dealt.stop - dealt.counts, slow.clamp(max=len(order)))
+
+
+def test_dealt_negatives_are_uniform_over_each_query_s_own():
+    rows = ([0, 1, 5], [9], [], [2, 3, 4, 6, 7, 8])
+    counts = torch.zeros(4, 10)
+    for seed in range(6000):
+        dealt = deal_negatives(ragged(*rows), 2, 10, generator(seed))
+        for row in range(4):
+            counts[row, dealt_to(dealt, row)] += 1
+    for row, own in enumerate(rows):
+        free = [item for item in range(10) if item not in own]
+        assert counts[row].sum() == 12_000
+        assert counts[row, own].sum() == 0
+        assert scipy.stats.chisquare(counts[row, free]).pvalue > 1e-3
+
+
+def test_nobody_is_dealt_nothing():
+    dealt = deal_negatives(ragged(), 3, 4, generator())
+    assert (dealt.items.numel(), dealt.counts.numel()) == (0, 0)
 
 
 def test_the_whole_catalogue_excludes_exactly_the_positives():

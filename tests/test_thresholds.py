@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from topshelf.thresholds import (
     incremental_step,
     regression_step,
     sampled_thresholds,
+    weighted_thresholds,
 )
 
 
@@ -52,6 +54,52 @@ def test_sampled_is_never_above_exact(seed, k):
     drawn = negative[:, torch.randperm(90, generator=generator)[:30]]
     exact = scores.topk(k).values[:, -1]
     assert (sampled_thresholds(positive, drawn, torch.zeros(10, dtype=torch.long), k) <= exact).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10_000), k=st.integers(1, 12), each=st.integers(1, 9))
+def test_weighted_is_the_level_at_which_weights_number_k(seed, k, each):
+    generator = torch.Generator().manual_seed(seed)
+    positive = torch.randn(9, generator=generator)
+    owner = torch.randint(3, (9,), generator=generator)
+    negative = torch.randn(3, 5, generator=generator)
+    mask = torch.rand(3, 5, generator=generator) < 0.3
+    mask[:, 0] = False
+    drawn = (~mask).sum(1)
+    found = weighted_thresholds(positive, negative, owner, k, each + drawn, mask=mask)
+    for q in range(3):
+        own, others = positive[owner == q].tolist(), negative[q][~mask[q]].tolist()
+        reached = [
+            s
+            for s in [*own, *others]
+            if Fraction(sum(x >= s for x in own))
+            + sum(x >= s for x in others) * Fraction(each + len(others), len(others))
+            >= k
+        ]
+        assert found[q].item() == pytest.approx(max(reached, default=min([*own, *others])))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), k=st.integers(1, 40), n=st.integers(1, 90))
+def test_weighted_is_never_below_sampled_and_exact_with_all_negatives(seed, k, n):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(1, 100, generator=generator)
+    positive, negative, owner = scores[0, :10], scores[:, 10:], torch.zeros(10, dtype=torch.long)
+    drawn = negative[:, torch.randperm(90, generator=generator)[:n]]
+    weighted = weighted_thresholds(positive, drawn, owner, k, tensor([90]))
+    assert weighted >= sampled_thresholds(positive, drawn, owner, k)
+    unweighted = weighted_thresholds(positive, drawn, owner, k, tensor([n]))
+    assert torch.equal(unweighted, sampled_thresholds(positive, drawn, owner, k))
+    if n == 90:
+        assert torch.equal(weighted, scores.topk(k).values[:, -1])
+
+
+def test_weighted_of_the_best_negatives_alone_is_weighted_of_all():
+    _, positive, negative, owner = table(3)
+    n = torch.full((50,), 5000)
+    best = negative.topk(20).values
+    wanted = weighted_thresholds(positive, negative, owner, 20, n)
+    assert torch.equal(weighted_thresholds(positive, best, owner, 20, n, n_drawn=torch.full((50,), 390)), wanted)
 
 
 def test_iid_is_the_generalised_inverse_of_the_empirical_distribution():
@@ -151,6 +199,8 @@ def test_masked_negatives_do_not_move_the_incremental_threshold():
 def test_bad_arguments_are_refused():
     with pytest.raises(ConfigError, match="k must be >= 1, got 0"):
         sampled_thresholds(torch.ones(1), torch.ones(1, 1), torch.zeros(1, dtype=torch.long), 0)
+    with pytest.raises(ConfigError, match="k must be >= 1, got 0"):
+        weighted_thresholds(torch.ones(1), torch.ones(1, 1), torch.zeros(1, dtype=torch.long), 0, torch.ones(1))
     with pytest.raises(ConfigError, match=r"k must be <= 3 \(the number of items\), got 4"):
         iid_thresholds(torch.ones(1, 2), 4, 3)
     with pytest.raises(ConfigError, match="rate must be > 0"):

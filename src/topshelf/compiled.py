@@ -273,6 +273,78 @@ def merge(
 
 
 @_jit
+def count_taken(starts: np.ndarray, stops: np.ndarray, taken: np.ndarray, columns: np.ndarray, n: int) -> None:
+    for b in range(taken.shape[0]):
+        before = -1
+        while taken[b] != before:  # the n-th one moves back by every listed column before it, until none is new
+            before, found = taken[b], 0
+            for p in range(starts[b], stops[b]):
+                found += columns[p] < n + before
+            taken[b] = found
+
+
+@_jit
+def list_scores(
+    queries: np.ndarray,
+    starts: np.ndarray,
+    stops: np.ndarray,
+    items: np.ndarray,
+    indices: np.ndarray,
+    scores: np.ndarray,
+) -> None:
+    for b in range(queries.shape[0]):
+        query = queries[b]
+        for p in range(starts[b], stops[b]):
+            item, found = items[indices[p]], _ZERO
+            for j in range(query.shape[0]):
+                found += query[j] * item[j]
+            scores[p] = found
+
+
+@_jit
+def weighted_kth(
+    best: np.ndarray,
+    starts: np.ndarray,
+    stops: np.ndarray,
+    n_negatives: np.ndarray,
+    n_drawn: np.ndarray,
+    level: np.ndarray,
+    scores: np.ndarray,
+    k: int,
+) -> None:
+    """Both lists are gone down together, best first; a positive counts n_drawn, a negative n_negatives."""
+    width, top = best.shape[1], np.empty(k, np.float32)
+    for b in range(best.shape[0]):
+        n = 0
+        for p in range(starts[b], stops[b]):
+            n = insert(top, n, scores[p])
+        i, j, missing, found = 0, 0, k * n_drawn[b], np.float32(-np.inf)
+        while missing > 0 and (i < n or j < width):
+            if i < n and (j == width or not top[i] < best[b, j]):
+                found, missing, i = top[i], missing - n_drawn[b], i + 1
+            elif best[b, j] > -np.inf:
+                found, missing, j = best[b, j], missing - n_negatives[b], j + 1
+            else:
+                j = width
+        level[b] = found
+
+
+@numba.njit(nogil=True, boundscheck=False)
+def insert(top: np.ndarray, n: int, score: Any) -> int:
+    """Put a score into the first n of a list, best first; the last drops out of a full one. Returns the new n."""
+    if n == top.shape[0]:
+        if score <= top[n - 1]:
+            return n
+        n -= 1
+    place = n
+    while place > 0 and top[place - 1] < score:
+        top[place] = top[place - 1]
+        place -= 1
+    top[place] = score
+    return n + 1
+
+
+@_jit
 def hide(tile: np.ndarray, starts: np.ndarray, stops: np.ndarray, indices: np.ndarray, first: int) -> None:
     width = tile.shape[1]
     for b in range(tile.shape[0]):

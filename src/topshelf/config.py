@@ -87,12 +87,12 @@ class NegativesSettings(Settings):
 
 
 class ThresholdSettings(Settings):
-    estimator: Literal["exact", "sampled", "iid", "regression", "incremental"] = "exact"
+    estimator: Literal["exact", "sampled", "iid", "weighted", "regression", "incremental"] = "exact"
     """How the top-K thresholds are found."""
     every: int = Field(5, ge=1)
-    """exact, sampled, iid: epochs between two updates (the paper's T_beta)."""
+    """exact, sampled, iid, weighted: epochs between two updates (the paper's T_beta)."""
     n: int = Field(1000, ge=1)
-    """sampled, iid, regression, and incremental without the exact catalogue: items drawn for an estimate."""
+    """sampled, iid, weighted, regression, and incremental without the exact catalogue: items drawn for an estimate."""
     rate: float | None = Field(None, gt=0)
     """regression (0.1), incremental (0.5): size of a step."""
 

@@ -73,7 +73,7 @@ def hide(tile: Tensor, indptr: Tensor, indices: Tensor, first: int = 0) -> None:
     Shapes: tile (B, W) float32, scores of the items ``first`` and on; indptr (B + 1,) and indices (P,): a list of
         items a row, which may name items outside the tile.
     """
-    per_row = indices.numel() // max(1, tile.size(0))
+    per_row = _width(indptr)
     arrays = (x.numpy() for x in (tile, indptr[:-1], indptr[1:]))  # where each list begins and ends goes with its row
     _share_rows(_compiled().hide, tile.size(0), per_row, *arrays, indices=indices.numpy(), first=first)
 
@@ -107,6 +107,40 @@ def hits(lists: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     return flags
 
 
+def count_taken(indptr: Tensor, columns: Tensor, n: int, taken: Tensor) -> None:
+    """How many listed columns come before a row's n-th column that is not listed.
+
+    Shapes: indptr (B + 1,) and columns (P,) int64: a list of columns a row, in any order, without repeats; taken (B,)
+        int64, which begins as 0.
+    """
+    arrays = (x.numpy() for x in (indptr[:-1], indptr[1:], taken))
+    _share_rows(_compiled().count_taken, taken.numel(), _width(indptr), *arrays, columns=columns.numpy(), n=n)
+
+
+def list_scores(queries: Tensor, items: Tensor, indptr: Tensor, indices: Tensor, scores: Tensor) -> None:
+    """Scores of each query's listed items, without a copy of their vectors.
+
+    Shapes: queries (B, d) and items (I, d) float32; indptr (B + 1,) and indices (P,): a list of items a query; scores
+        (P,) float32 takes the dot products.
+    """
+    arrays = (x.numpy() for x in (queries, indptr[:-1], indptr[1:]))
+    same = {"items": items.numpy(), "indices": indices.numpy(), "scores": scores.numpy()}
+    width = _width(indptr) * queries.size(1)
+    _share_rows(_compiled().list_scores, queries.size(0), width, *arrays, **same)
+
+
+def weighted_kth(
+    best: Tensor, scores: Tensor, indptr: Tensor, n_negatives: Tensor, n_drawn: Tensor, k: int, level: Tensor
+) -> None:
+    """:func:`topshelf.thresholds.weighted_thresholds` of negatives that are sorted, best first.
+
+    Shapes: best (B, N) float32, -inf where there is none; scores (P,) float32 and indptr (B + 1,): a list of positives'
+        scores a row; n_negatives, n_drawn (B,) int64; level (B,) float32 takes the thresholds.
+    """
+    arrays = (x.numpy() for x in (best, indptr[:-1], indptr[1:], n_negatives, n_drawn, level))
+    _share_rows(_compiled().weighted_kth, *best.shape, *arrays, scores=scores.numpy(), k=k)
+
+
 def elastic_net(items: np.ndarray, weights: np.ndarray, gram: tuple[np.ndarray, ...], **settings: Any) -> np.ndarray:
     """Predict some items by sums of the others with weights >= 0, a row each, by coordinate descent in float64.
 
@@ -119,6 +153,11 @@ def elastic_net(items: np.ndarray, weights: np.ndarray, gram: tuple[np.ndarray, 
     same = dict(zip(("indptr", "indices", "counts", "diagonal"), gram, strict=True))
     _share_rows(_compiled().elastic_net, items.size, _LEAST_CELLS, items, weights, rounds, **same, **settings)
     return rounds
+
+
+def _width(indptr: Tensor) -> int:
+    """Entries a list, on average."""
+    return int(indptr[-1]) // max(1, indptr.numel() - 1)
 
 
 def _compiled() -> ModuleType:

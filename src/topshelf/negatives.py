@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from topshelf import kernels
 from topshelf.errors import ConfigError, at_least
 from topshelf.ragged import Ragged, ragged_from_pairs
 
@@ -158,6 +160,66 @@ def draw_negatives(positives: Ragged, n: int, n_items: int, generator: torch.Gen
     shifted = torch.full((counts.numel(), width), n_items, device=owner.device)
     shifted[owner, rank] = positives.indices - rank
     return place + torch.searchsorted(shifted, place, right=True)
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Negatives of a block of Q queries from one random order of items: each takes the first n that are not its own.
+
+    ``items (W,)``: distinct items, in random order. ``exclude``: Q lists of the columns of the query's positives, W or
+    more for those that were not drawn; not sorted. ``stop (Q,)``: the column after the query's last negative.
+    ``counts (Q,)``: how many negatives each query has got, n or, where it has fewer, all of them.
+    """
+
+    items: Tensor
+    exclude: Ragged
+    stop: Tensor
+    counts: Tensor
+
+
+def deal_negatives(positives: Ragged, n: int, n_items: int, generator: torch.Generator) -> Dealt:
+    """``n`` negatives for each query, shared as far as their positives allow.
+
+    For each query alone they are a uniform sample of its negatives without replacement; the samples of two queries of
+    the block are nearly the same. One product with ``items`` scores them all.
+    """
+    counts = positives.counts
+    most = int(counts.max()) if counts.numel() else 0
+    items = draw_distinct(n + most, n_items, generator).to(counts.device)
+    place = torch.full((n_items,), items.numel(), device=items.device)
+    place[items] = torch.arange(items.numel(), device=items.device)
+    columns = Ragged(positives.indptr, place[positives.indices])
+    taken = torch.zeros_like(counts)
+    if counts.device.type == "cpu":
+        kernels.count_taken(columns.indptr, columns.indices, n, taken)
+    else:
+        _count_taken(columns, n, taken)
+    stop = (n + taken).clamp_(max=items.numel())
+    width = int(stop.max()) if counts.numel() else 0
+    return Dealt(items[:width], columns, stop, stop - taken)
+
+
+def _count_taken(columns: Ragged, n: int, taken: Tensor) -> None:
+    """:func:`topshelf.kernels.count_taken` by torch."""
+    owner = columns.owner()
+    while True:
+        found = torch.bincount(owner[columns.indices < n + taken[owner]], minlength=taken.numel())
+        if torch.equal(found, taken):
+            return
+        taken.copy_(found)
+
+
+def draw_distinct(n: int, n_items: int, generator: torch.Generator) -> Tensor:
+    """``n`` distinct items in random order, or all of them: uniform without replacement, on the CPU."""
+    if 4 * n >= n_items:
+        return torch.randperm(n_items, generator=generator)[:n]
+    # In a large catalogue few draws repeat: the first n distinct ones are what is wanted, in O(n log n).
+    drawn = np.empty(0, np.int64)
+    while drawn.size < n:
+        more = torch.randint(n_items, (n + n // 2 + 8,), generator=generator).numpy()
+        drawn = np.concatenate([drawn, more])
+        drawn = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+    return torch.from_numpy(drawn[:n])
 
 
 def sampled_scores(queries: Tensor, items: Tensor, ids: Tensor) -> Tensor:

@@ -77,7 +77,29 @@ def ranked_tiles(
     board = _Board(items, width, workspace)
     for part in torch.split(_all_rows(queries, rows), board.n_rows):
         board.seat(queries[part], _select(exclude, part))
-        yield part, *_best(board, k, width, part)
+        values, indices = _best(board, k, width, part)
+        yield part, values.float(), indices
+
+
+@torch.no_grad()
+def best_scores(
+    vectors: Tensor,
+    items: Tensor,
+    k: int,
+    *,
+    names: Tensor,
+    exclude: Ragged | None = None,
+    stop: Tensor | None = None,
+) -> Tensor:
+    """The k best scores (B, k) of a few queries, best first, -inf where there are fewer: :func:`top_k` in one block.
+
+    Shapes: vectors (B, d); items (I, d); names (B,), what the queries are called in errors; exclude, B lists; stop
+        (B,), each query's first item that does not count, nor do those after it.
+    """
+    at_most("k", at_least("k", k, 1), items.size(0), "the number of items")
+    board = _Board(items, items.size(0), WORKSPACE)
+    board.seat(vectors, exclude, stop)
+    return _best(board, k, items.size(0), names)[0]
 
 
 @torch.no_grad()
@@ -104,7 +126,7 @@ def ranked_rows(
         board.seat(queries[part], _select(exclude, part))
         values, indices = _best(board, k, items.size(0), part)
         wanted = targets.select(part.to(targets.indptr.device)).to(items.device)
-        yield part, values, indices, *_count(board.shown, wanted)
+        yield part, values.float(), indices, *_count(board.shown, wanted)
 
 
 def count_above(
@@ -141,10 +163,11 @@ class _Board:
         self.shown = torch.empty(0, device=items.device)  # the scores made last
         self._buffer = self.shown
 
-    def seat(self, vectors: Tensor, exclude: Ragged | None) -> None:
+    def seat(self, vectors: Tensor, exclude: Ragged | None, stop: Tensor | None = None) -> None:
         is_double = torch.float64 in (vectors.dtype, self.items.dtype)
         self.vectors = vectors.to(self.items.device, torch.float64 if is_double else torch.float32)
         self.exclude = exclude.to(self.items.device) if exclude is not None else None
+        self.stop = stop
 
     def scores(self, start: int, stop: int) -> Tensor:
         """Scores (B, W) of items start..stop, -inf where excluded; valid until the next call."""
@@ -156,6 +179,10 @@ class _Board:
         torch.mm(self.vectors, self.items[start:stop].to(self.vectors.dtype).T, out=self.shown)
         if self.exclude is not None:
             _hide(self.shown, self.exclude, start)
+        if self.stop is not None and self.stop.numel():
+            shortest = min(max(int(self.stop.min()) - start, 0), width)
+            places = torch.arange(start + shortest, stop, device=self.items.device)
+            self.shown[:, shortest:].masked_fill_(places >= self.stop.unsqueeze(1), -torch.inf)
         return self.shown
 
 
@@ -178,7 +205,7 @@ def _best(board: _Board, k: int, width: int, rows: Tensor) -> tuple[Tensor, Tens
     is_bad = values[:, 0].isnan()  # NaN comes before every number
     if bool(is_bad.any()):
         raise _nan_scores(f"query {int(rows[is_bad.to(rows.device)][0])}")
-    return values.float(), indices
+    return values, indices
 
 
 def _keep_best(tile: Tensor, values: Tensor, indices: Tensor, first: int) -> None:

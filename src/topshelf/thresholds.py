@@ -4,9 +4,11 @@ All functions are pure: they take scores (and the thresholds so far) and return 
 live in a table of the loss (:class:`topshelf.losses.SLatK`). No gradient flows through any of them.
 
 Relations: ``exact`` is the definition (paper eq. 3.1). ``sampled`` is the paper's Monte Carlo estimate with the
-negative-sampling trick; it is never above the exact threshold. ``iid`` is Monte Carlo without the trick, unbiased but
-coarse when K/|I| < 1/N. ``regression`` descends the quantile loss (paper appendix C.3). ``incremental`` follows the
-quantile at every step.
+negative-sampling trick; it is never above the exact threshold, and far below it where the top K holds negatives of
+which few were drawn (docs/losses/slatk.md). ``weighted`` is the trick with every drawn negative counted as often as
+there are negatives for it; about centred. ``iid`` is Monte Carlo without the
+trick, about centred but coarse when K/|I| < 1/N. ``regression`` descends the quantile loss (paper appendix C.3).
+``incremental`` follows the quantile at every step.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from torch import Tensor
 from topshelf.errors import at_least, at_most, positive
 from topshelf.ranking import Queries, top_k
 
-EVERY_FEW_EPOCHS = ("exact", "sampled", "iid")
+DRAWN = ("sampled", "iid", "weighted")
+EVERY_FEW_EPOCHS = ("exact", *DRAWN)
 EVERY_STEP = ("regression", "incremental")
 ESTIMATORS = EVERY_FEW_EPOCHS + EVERY_STEP
 
@@ -50,16 +53,54 @@ def sampled_thresholds(
 
 
 @torch.no_grad()
+def weighted_thresholds(
+    positive_scores: Tensor,
+    negative_scores: Tensor,
+    owner: Tensor,
+    k: int,
+    n_negatives: Tensor,
+    *,
+    n_drawn: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    r"""The best score at which positives, and negatives weighted by their share in the sample, number K.
+
+    .. math:: \hat\beta = \max\{s : |\{i \in P : s_i \ge s\}| + \tfrac{|N|}{n}\,|\{j \in \hat N : s_j \ge s\}| \ge K\}
+
+    Shapes: positive_scores (P,); negative_scores (Q, N), a uniform sample of each query's negatives without repeats;
+        owner (P,); n_negatives, how many negatives each query really has (Q,); n_drawn, how many were drawn where
+        ``negative_scores`` holds only the best of them (Q,); mask (Q, N), True where a negative does not count;
+        returns (Q,). A query whose scores do not number K gets its lowest one.
+    Relations: with all negatives drawn the exact threshold; with ``n_negatives`` = ``n_drawn`` the paper's
+        ``sampled_thresholds``, which it is never below.
+    """
+    at_least("k", k, 1)
+    positives = _padded(positive_scores, owner, negative_scores.size(0))
+    negatives = negative_scores if mask is None else negative_scores.masked_fill(mask, -math.inf)
+    drawn = (negatives > -math.inf).sum(1) if n_drawn is None else n_drawn
+    scores, order = torch.cat([positives, negatives.to(positives.dtype)], dim=1).sort(dim=1, descending=True)
+    # Whole numbers: a positive counts n_drawn, a negative n_negatives, and K is reached at K n_drawn.
+    each = torch.where(order < positives.size(1), drawn.unsqueeze(1), n_negatives.unsqueeze(1))
+    each = each.masked_fill(scores == -math.inf, 0)
+    missing = (each.cumsum(1) < k * drawn.unsqueeze(1)).sum(1, keepdim=True)
+    last = (scores > -math.inf).sum(1, keepdim=True).clamp(min=1) - 1
+    return scores.gather(1, missing.minimum(last)).squeeze(1)
+
+
+@torch.no_grad()
 def iid_thresholds(scores: Tensor, k: int, n_items: int) -> Tensor:
     r"""Empirical quantile of a uniform sample of the catalogue (paper theorem 3.1): ``scores (Q, N)`` to (Q,).
 
     .. math:: \hat\theta^p = \inf\{s : \hat F(s) \ge p\}, \quad p = 1 - K / |I|
     """
+    return scores.topk(iid_place(scores.size(1), k, n_items), dim=1).values[:, -1]
+
+
+def iid_place(n: int, k: int, n_items: int) -> int:
+    """Which of ``n`` uniform draws, counted from the best, is the empirical quantile."""
     at_most("k", at_least("k", k, 1), n_items, "the number of items")
-    n = scores.size(1)
     # Integers, because ceil((1 - K/I) N) in floats is off by one on round numbers.
-    smallest = max(1, -(-(n_items - k) * n // n_items))
-    return scores.topk(n - smallest + 1, dim=1).values[:, -1]
+    return n - max(1, -(-(n_items - k) * n // n_items)) + 1
 
 
 @torch.no_grad()

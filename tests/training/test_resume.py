@@ -81,6 +81,7 @@ class StopAfter:
         {"loss": {"name": "slatk"}},
         {"loss": {"name": "slatk"}, "threshold": {"estimator": "sampled", "every": 2, "n": 30}},
         {"loss": {"name": "slatk"}, "threshold": {"estimator": "iid", "every": 2, "n": 30}},
+        {"loss": {"name": "slatk"}, "threshold": {"estimator": "weighted", "every": 2, "n": 30}},
         {"loss": {"name": "slatk"}, "threshold": {"estimator": "regression", "n": 30}},
         {"loss": {"name": "slatk"}, "threshold": {"estimator": "incremental", "n": 30}, "train": {"order": "pair"}},
         {"loss": {"name": "slatk"}, "threshold": {"estimator": "incremental"}},

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from topshelf.diagnose.measures import ESTIMATES
+
 if TYPE_CHECKING:
     from topshelf.diagnose.run import Diagnosis
 
@@ -110,16 +112,17 @@ def stale_thresholds(found: Diagnosis) -> Advice | None:
 
 
 def poor_estimator(found: Diagnosis) -> Advice | None:
-    used = {"sampled": "sampled (with the trick)", "iid": "iid (without it)"}.get(found.estimator)
+    used = ESTIMATES.get(found.estimator)
     estimate = next((estimate for estimate in found.estimates if estimate.name == used), None)
     if estimate is None or estimate.weight_shift is None or estimate.weight_shift <= WEIGHT_SHIFT:
         return None
+    better = [f'"{name}"' for name in ("exact", "weighted") if name != found.estimator]
     return Advice(
         "thresholds misestimated",
         f"The {found.estimator} estimate of {estimate.n:,} items is off by {estimate.error.mean():+.3f} ± "
         f"{estimate.error.std():.3f}, which moves the weights by {estimate.weight_shift:.2f}.",
         f"Over {WEIGHT_SHIFT:g} the weights are those of another K.",
-        'Raise threshold.n, or set threshold.estimator = "exact".',
+        f"Raise threshold.n, or set threshold.estimator to {' or '.join(better)}.",
     )
 
 

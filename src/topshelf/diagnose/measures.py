@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf import thresholds
@@ -16,9 +15,17 @@ from topshelf.diagnose.sample import Sample
 from topshelf.losses import slatk_loss
 from topshelf.losses.lambda_loss import lambda_weights
 from topshelf.negatives import draw_negatives, sampled_scores
+from topshelf.training.thresholding import drawn_thresholds
 
 LOW, HIGH = 0.05, 0.95  # a weight outside is saturated: its slope is under a fifth of the steepest
 SMALL_LAMBDA = 0.005  # the paper's "nearly vanishes"
+# What the estimators that draw are called.
+ESTIMATES = {
+    "sampled": "sampled (with the trick)",
+    "iid": "iid (without it)",
+    "weighted": "weighted (with it, counted)",
+}
+_DRAW_BLOCK = 16  # users who share a draw: fewer than in training, so that the mean error is not that of one draw
 _DENSITY_SAMPLE = 20_000
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -129,21 +136,14 @@ def exact(queries: Tensor, items: Tensor, sample: Sample, k: int) -> Tensor:
 def estimates(
     queries: Tensor, items: Tensor, sample: Sample, k: int, n: int, generator: torch.Generator
 ) -> list[Estimate]:
-    """Monte Carlo thresholds of ``n`` drawn items, with the paper's negative-sampling trick and without it."""
+    """Monte Carlo thresholds of ``n`` drawn items, by every estimator that draws."""
     truth = exact(queries, items, sample, k).cpu().numpy()
-    mine, chosen = queries[sample.rows], sample.positives
-    drawn = draw_negatives(chosen, n, sample.n_items, generator).sort(1).values
-    repeated = F.pad(drawn[:, 1:] == drawn[:, :-1], (1, 0))  # an item drawn twice counts once
-    positive = (mine[sample.owner] * items[chosen.indices]).sum(1)
-    tricked = thresholds.sampled_thresholds(
-        positive, sampled_scores(mine, items, drawn), sample.owner, k, mask=repeated
-    )
-    uniform = torch.randint(sample.n_items, (mine.size(0), n), generator=generator).to(mine.device)
-    plain = thresholds.iid_thresholds(sampled_scores(mine, items, uniform), k, sample.n_items)
-    return [
-        Estimate("sampled (with the trick)", n, truth, tricked.cpu().numpy()),
-        Estimate("iid (without it)", n, truth, plain.cpu().numpy()),
-    ]
+    mine = queries[sample.rows]
+    drawn = {
+        name: drawn_thresholds(name, mine, items, sample.positives, k, n, generator, block=_DRAW_BLOCK)
+        for name in thresholds.DRAWN
+    }
+    return [Estimate(ESTIMATES[name], n, truth, found.cpu().numpy()) for name, found in drawn.items()]
 
 
 @torch.no_grad()

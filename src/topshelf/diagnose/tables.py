@@ -109,8 +109,9 @@ def _thresholds(found: Diagnosis) -> Section:
     shown = [*found.estimates, *([found.held] if found.held is not None else [])]
     notes = [
         "The error is the estimate minus the exact threshold. With the trick (all positives and n drawn negatives) it "
-        "can only come out too low, the more so the more of the top K are negatives; without it (n items of the whole "
-        "catalogue) it is about centred and scatters."
+        "can only come out too low, the more so the more of the top K are negatives and the fewer of them are drawn; "
+        "without it (n items of the whole catalogue) it is about centred and scatters. Weighted is the trick with "
+        "every drawn negative counted for all those that it stands for: about centred, and it scatters less."
     ]
     if found.held is not None:
         notes.append(

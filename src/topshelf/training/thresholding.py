@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf import thresholds
+from topshelf import kernels, thresholds
 from topshelf.config import ThresholdSettings
 from topshelf.losses import Loss
 from topshelf.models import Model
-from topshelf.negatives import Population, Shared, draw_negatives, sampled_scores
+from topshelf.negatives import Dealt, Population, Shared, deal_negatives
 from topshelf.ragged import Ragged
+from topshelf.ranking import best_scores
 from topshelf.training.batches import Batch, Batches
 from topshelf.training.objective import InStep, Scored
 
-# Scores of one block of queries; bounds the memory of a refresh.
-_BLOCK_CELLS = 2**24
+# Queries that share a draw. The more, the cheaper is a refresh and the more alike are the errors of its queries.
+BLOCK = 512
 DEFAULT_RATE = 0.5  # of the incremental estimator
 
 
@@ -52,23 +54,23 @@ class ThresholdSchedule:
             if self.settings.estimator == "exact":
                 self.loss.threshold.copy_(thresholds.exact_thresholds(queries, items, self.loss.k))
                 return
-            rows = Batches(self.positives, self.n_items, order="query", size=1).queries
-            for block in rows.split(max(1, _BLOCK_CELLS // max(self.n_items, self.settings.n))):
-                self.loss.threshold[block] = self._sampled(queries[block], items, block, generator)
+            rows, lists = self._ranked
+            self.loss.threshold[rows] = drawn_thresholds(
+                self.settings.estimator,
+                queries[rows],
+                items,
+                lists,
+                self.loss.k,
+                self.settings.n,
+                generator,
+                names=rows,
+            ).to(self.loss.threshold.dtype)
 
-    def _sampled(self, queries: Tensor, items: Tensor, block: Tensor, generator: torch.Generator) -> Tensor:
-        n, k = self.settings.n, self.loss.k
-        if self.settings.estimator == "iid":
-            ids = torch.randint(self.n_items, (block.numel(), n), generator=generator).to(block.device)
-            return thresholds.iid_thresholds(sampled_scores(queries, items, ids), k, self.n_items)
-        chosen = self.positives.select(block)
-        owner = chosen.owner()
-        positive = (queries[owner] * items[chosen.indices]).sum(1)
-        ids = draw_negatives(chosen, n, self.n_items, generator).sort(1).values
-        # An item drawn twice counts once; else the estimate could be above the exact threshold.
-        repeated = F.pad(ids[:, 1:] == ids[:, :-1], (1, 0))
-        scores = sampled_scores(queries, items, ids)
-        return thresholds.sampled_thresholds(positive, scores, owner, k, mask=repeated)
+    @cached_property
+    def _ranked(self) -> tuple[Tensor, Ragged]:
+        """The queries that have both positives and negatives, and their positives."""
+        rows = Batches(self.positives, self.n_items, order="query", size=1).queries
+        return rows, self.positives.select(rows)
 
     @torch.no_grad()
     def after_step(self, batch: Batch, scored: Scored, generator: torch.Generator) -> None:
@@ -101,3 +103,62 @@ class ThresholdSchedule:
             0, row, torch.arange(row.numel(), device=row.device), "amin"
         )
         self.loss.threshold[query] = moved[first]
+
+
+@torch.no_grad()
+def drawn_thresholds(
+    estimator: str,
+    queries: Tensor,
+    items: Tensor,
+    positives: Ragged,
+    k: int,
+    n: int,
+    generator: torch.Generator,
+    *,
+    names: Tensor | None = None,
+    block: int = BLOCK,
+) -> Tensor:
+    """Thresholds by one of the estimators that look at ``n`` drawn items (``thresholds.DRAWN``).
+
+    Shapes: queries (Q, d); items (I, d); positives, Q lists, none of them empty or all items; names (Q,), what queries
+        are called in errors; returns (Q,).
+    The queries of a block look at the same items, so that one product scores them. Each query's own draw is as the
+    estimator wants it: ``iid`` uniform and independent over the catalogue, else uniform over its negatives without
+    replacement. Errors of one block's queries are therefore alike, in one refresh; the next one draws anew.
+    """
+    queries, items = (x.detach().to(torch.promote_types(x.dtype, torch.float32)) for x in (queries, items))
+    names = torch.arange(queries.size(0), device=queries.device) if names is None else names
+    found = queries.new_empty(queries.size(0))
+    for start in range(0, queries.size(0), block):
+        part = slice(start, min(start + block, queries.size(0)))
+        if estimator == "iid":
+            drawn = torch.randint(items.size(0), (n,), generator=generator).to(items.device)
+            place = thresholds.iid_place(n, k, items.size(0))
+            found[part] = best_scores(queries[part], items[drawn], place, names=names[part])[:, -1]
+            continue
+        lists = positives.slice(part.start, part.stop)
+        dealt = deal_negatives(lists, n, items.size(0), generator)
+        columns = items[dealt.items]
+        most = min(k, columns.size(0))
+        best = best_scores(queries[part], columns, most, names=names[part], exclude=dealt.exclude, stop=dealt.stop)
+        stands_for = dealt.counts if estimator == "sampled" else items.size(0) - lists.counts
+        found[part] = _weighted_kth(_list_scores(queries[part], items, lists), best, lists, stands_for, dealt, k)
+    return found
+
+
+def _weighted_kth(scores: Tensor, best: Tensor, lists: Ragged, stands_for: Tensor, dealt: Dealt, k: int) -> Tensor:
+    """:func:`thresholds.weighted_thresholds` of the best negatives, compiled where it can be."""
+    if not kernels.fits(scores, best):
+        return thresholds.weighted_thresholds(scores, best, lists.owner(), k, stands_for, n_drawn=dealt.counts)
+    level = torch.empty(len(lists), dtype=torch.float32)
+    kernels.weighted_kth(best, scores, lists.indptr, stands_for, dealt.counts, k, level)
+    return level
+
+
+def _list_scores(queries: Tensor, items: Tensor, lists: Ragged) -> Tensor:
+    """Scores of the listed items, (P,), compiled where they can be."""
+    if not kernels.fits(queries, items):
+        return (queries[lists.owner()] * items[lists.indices]).sum(1)
+    scores = torch.empty(lists.indices.numel(), dtype=torch.float32)
+    kernels.list_scores(queries, items, lists.indptr, lists.indices, scores)
+    return scores
