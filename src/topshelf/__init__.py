@@ -1,11 +1,10 @@
 """topshelf: recommenders trained for the first K places of the list.
 
-The names below are loaded when they are first used, so that importing one loss does not import the whole house.
+The names below are loaded when they are first used, so that importing one loss does not import everything.
 """
 
 from __future__ import annotations
 
-import random
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +20,6 @@ if TYPE_CHECKING:
     from topshelf.training import fit, load, resume
 
     __version__: str
-
-# rich numbers its styles from a random start, which it draws from `random` when it is first imported: not from the
-# stream of whoever imports us.
-_random_state = random.getstate()
-import_module("rich.style")
-random.setstate(_random_state)
-del _random_state
 
 __all__ = [
     "BPR",

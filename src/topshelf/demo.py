@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.table import Table
 
 from topshelf.catalogue import top_k
 from topshelf.config import assemble
@@ -20,7 +19,7 @@ from topshelf.files import write_text
 from topshelf.ragged import merge
 from topshelf.report import Page
 from topshelf.statistics import PairedResult
-from topshelf.terminal import cell, console, say
+from topshelf.terminal import Table, cell, console, say
 from topshelf.training import Fitted, fit
 
 K = 20

@@ -3,11 +3,45 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
+# rich draws from `random` when it is imported, and we must not move the stream of whoever imports us. So the library
+# takes from here what it needs of rich.
+_random_state = random.getstate()
+from rich.console import Console  # noqa: E402
+from rich.markup import escape  # noqa: E402
+from rich.progress import (  # noqa: E402
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table  # noqa: E402
+
+random.setstate(_random_state)
+
+__all__ = [
+    "BarColumn",
+    "Console",
+    "DownloadColumn",
+    "Progress",
+    "Table",
+    "TaskID",
+    "TextColumn",
+    "TimeRemainingColumn",
+    "TransferSpeedColumn",
+    "as_json",
+    "cell",
+    "console",
+    "escape",
+    "printable",
+    "say",
+]
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from topshelf import blending
 from topshelf.cli import show
 from topshelf.errors import ConfigError
-from topshelf.terminal import cell, console
+from topshelf.terminal import Table, cell, console
 from topshelf.training import Fitted
 from topshelf.training.folder import RunFolder
 

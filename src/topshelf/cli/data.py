@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from topshelf.data.datasets import DATASETS, fetch, load, load_split
 from topshelf.data.given import SUMMARY, write_split
 from topshelf.data.summary import catalogue, describe, describe_split
+from topshelf.terminal import Table, cell, console, say
 from topshelf.terminal import as_json as as_json_text
-from topshelf.terminal import cell, console, say
 
 app = typer.Typer(help="See, fetch and prepare interactions.", no_args_is_help=True)
 

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from topshelf.config import RunConfig, assemble, overrides
 from topshelf.diagnose import Diagnosis, plan, tables
 from topshelf.diagnose.files import NO_PLOTS, can_plot, check_folder, write
 from topshelf.diagnose.run import EPOCHS, USERS
 from topshelf.errors import ConfigError
+from topshelf.terminal import Table, cell, console, say
 from topshelf.terminal import as_json as terminal_json
-from topshelf.terminal import cell, console, say
 
 
 def diagnose(

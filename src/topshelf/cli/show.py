@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from rich.markup import escape
-from rich.table import Table
 
 from topshelf import files
 from topshelf.errors import ConfigError
 from topshelf.recommender import Recommender
 from topshelf.registry import first_sentence
 from topshelf.statistics import PairedResult
-from topshelf.terminal import cell, console, say
+from topshelf.terminal import Table, cell, console, escape, say
 from topshelf.training import Fitted
 from topshelf.training.phases import Lists
 

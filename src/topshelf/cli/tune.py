@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from topshelf.config import RunConfig, assemble, merged, overrides
 from topshelf.errors import ConfigError
 from topshelf.models import MODELS
-from topshelf.terminal import cell, console, say
+from topshelf.terminal import Table, cell, console, say
 
 if TYPE_CHECKING:
     from topshelf.tuning import Tuned

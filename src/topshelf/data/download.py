@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from topshelf.errors import DataError
+from topshelf.terminal import BarColumn, Console, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 CHUNK = 1 << 16
 TIMEOUT_SECONDS = 30

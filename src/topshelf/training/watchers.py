@@ -12,16 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-
 from topshelf import files
+from topshelf.terminal import BarColumn, Console, Progress, TaskID, TextColumn, TimeRemainingColumn
 from topshelf.training.folder import RunFolder
 from topshelf.training.trainer import Trainer
 

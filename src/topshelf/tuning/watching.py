@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from optuna.trial import Trial
-from rich.progress import TaskID, TextColumn
 
-from topshelf.terminal import printable
+from topshelf.terminal import TaskID, TextColumn, printable
 from topshelf.training.trainer import Trainer
 from topshelf.training.watchers import progress_bar
 from topshelf.tuning.outcome import TrialRow, described
