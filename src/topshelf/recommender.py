@@ -28,7 +28,7 @@ _UNIT_BLOCK = 1 << 26  # bytes of vectors made of length one at once: an item-it
 
 
 class Recommender:
-    """Recommends the first K items, by any model and loss of the house.
+    """Recommends the first K items, by any model and loss.
 
     >>> from topshelf import Recommender
     >>> recommender = Recommender(k=10, train={"epochs": 5}).fit("synthetic")

@@ -138,7 +138,8 @@ def recommend(
     """List the best items of some users, or of all; nothing they have in the data already.
 
     With --new, users get lists from what they have in the data and in the file, where the model can score new
-    interactions: see topshelf models. Items that are not in the run's data are counted and skipped.
+    interactions: see topshelf models. Items that are not in the run's data are counted and skipped. What is rated below
+    the run's data.min_rating is not in its data, and may be listed.
 
     Examples:
 

@@ -32,7 +32,7 @@ def diagnose(
     out: Annotated[Path | None, typer.Option(help="Folder for the page, the plots and the numbers.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """See what a loss does on your data: gradients, thresholds, weights, hits, times, and what to mend.
+    """See what a loss does on your data: gradients, thresholds, weights, hits, times, and what to change.
 
     Examples:
 

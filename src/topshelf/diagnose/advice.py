@@ -26,7 +26,7 @@ _EDGE = math.log(19)  # a sigmoid is 0.95 there
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to mend."""
+    """One thing to change."""
 
     topic: str
     seen: str

@@ -9,7 +9,7 @@ from topshelf.diagnose.gradients import Concentration
 from topshelf.diagnose.measures import HIGH, LOW, SMALL_LAMBDA, Estimate
 from topshelf.diagnose.run import Diagnosis
 
-HEALTHY = "Nothing to mend: no rule of docs/diagnose.md is broken."
+HEALTHY = "Nothing to change: no rule of docs/diagnose.md is broken."
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,8 @@ class Phases:
         _check_device(config.train.device)
         self.folder: RunFolder | None = None
         self.lists = Lists.of(split, config.train.device)
+        for name, lists in vars(self.lists).items():  # once: from here on compiled code trusts every index
+            lists.check(split.n_items, f"the {name} part", n_lists=split.n_users, unique=True)
         _check_parts(self.lists, split.kind, config.data.test_fraction)
         self._first_model = self._new_model()
         if not self._first_model.is_closed_form:
