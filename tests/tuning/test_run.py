@@ -15,6 +15,7 @@ from topshelf.config import make_config, read_config
 from topshelf.data import generate
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
 from topshelf.evaluation import ndcg
+from topshelf.files import write_sealed
 from topshelf.models import IALS, MODELS
 from topshelf.training import StoppedEarly, fit
 from topshelf.training.build import resolve
@@ -179,7 +180,7 @@ def test_a_stopped_study_gives_its_trial_back_and_goes_on(config, dataset, tmp_p
     asked = iter([False] * 14 + [True] * 1000)
     stop = lambda: next(asked)  # noqa: E731
     monkeypatch.setattr(study_module, "stop_on_signals", lambda: _Given(stop))
-    with pytest.raises(StoppedEarly, match="of 4 trials are finished and kept; go on with: topshelf tune --resume"):
+    with pytest.raises(StoppedEarly, match="of 4 trials are finished and kept; continue: topshelf tune --resume"):
         tune(config, dataset, trials=4, out=tmp_path)
     monkeypatch.undo()
     assert json.loads((tmp_path / "trials.json").read_text())["budget"]["spent"]["interrupted"] == 1
@@ -217,19 +218,28 @@ def test_a_study_killed_while_its_tickets_are_queued_has_its_whole_budget(
 
     monkeypatch.setattr(Study, "enqueue_trial", killed)
     with pytest.raises(KeyboardInterrupt):
-        tune(config, dataset, trials=4, out=tmp_path)
+        tune(config, dataset, trials=4, out=tmp_path / "study")
     monkeypatch.undo()
-    assert len(resume(tmp_path).rows) == 4
+    assert not (tmp_path / "study").exists()  # it appears with all of its tickets
+    tune(config, dataset, trials=1, out=tmp_path / "study")
+    queued.clear()
+    monkeypatch.setattr(Study, "enqueue_trial", killed)
+    with pytest.raises(KeyboardInterrupt):
+        resume(tmp_path / "study", trials=4)
+    monkeypatch.undo()
+    assert len(resume(tmp_path / "study").rows) == 4
 
 
-def test_a_folder_whose_study_was_never_begun_gets_the_usual_budget(config, dataset, tmp_path, only_tau, monkeypatch):
-    monkeypatch.setattr(study_module, "TRIALS", 3)
+@pytest.mark.parametrize("trials", [None, 2])
+def test_a_study_killed_right_after_its_folder_appeared_has_its_budget(config, dataset, tmp_path, monkeypatch, trials):
+    """Issue 13: killed 0.1 s after its folder appeared, `--trials 2` was forgotten and 30 ran."""
+    monkeypatch.setattr(tickets, "TRIALS", 3)
     monkeypatch.setattr(study_module.Work, "__init__", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        tune(config, dataset, out=tmp_path)
+        tune(config, dataset, out=tmp_path / "study", trials=trials)
+    assert json.loads((tmp_path / "study" / "study.json").read_text())["trials"] == (trials or 3)
     monkeypatch.undo()
-    monkeypatch.setattr(study_module, "TRIALS", 3)
-    assert len(resume(tmp_path).rows) == 3
+    assert len(resume(tmp_path / "study").rows) == (trials or 3)
 
 
 def test_a_trial_that_was_taken_away_from_a_sleeping_process_is_left_to_others(config, dataset, tmp_path, monkeypatch):
@@ -398,7 +408,7 @@ def test_damaged_folders_are_one_message(config, dataset, tmp_path):
     folder = StudyFolder(tmp_path)
     whole = folder.config.read_text()
     folder.config.write_text(whole.replace("dim = 8", "dim = 9"))
-    with pytest.raises(CheckpointError, match="do not belong together"):
+    with pytest.raises(CheckpointError, match=r"was edited after the study began: model\.dim is 9, was 8"):
         resume(tmp_path)
     folder.config.write_text(whole)
     folder.database.write_bytes(b"not a database at all, but long enough to be looked at" * 20)
@@ -423,8 +433,9 @@ def test_a_password_is_not_kept(config, dataset, tmp_path, url):
     content = json.loads(folder.definition.read_text())
     content["storage"] = storage.shown(url)
     assert "s3cret" not in content["storage"]
-    folder.definition.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match=r"whose password is not; give --storage again") as caught:
+    del content["checksum"]
+    write_sealed(folder.definition, content)
+    with pytest.raises(ConfigError, match=r"give it again, with its password if it has one: --storage URL") as caught:
         resume(tmp_path)
     assert "s3cret" not in str(caught.value)
 
@@ -470,7 +481,9 @@ def test_a_storage_by_a_relative_path_is_found_again_from_elsewhere(config, data
     monkeypatch.chdir(tmp_path)
     tune(config, dataset, trials=1, out=tmp_path / "study", storage="sqlite:///shared.db")
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert len(resume(tmp_path / "study").rows) == 1
+    with pytest.raises(ConfigError, match=r"--storage must be where the study in .*/elsewhere/shared\.db; give that"):
+        resume(tmp_path / "study", storage="sqlite:///shared.db")
+    assert len(resume(tmp_path / "study", storage="sqlite:///../shared.db").rows) == 1
     assert not (tmp_path / "elsewhere" / "shared.db").exists()
 
 
@@ -489,7 +502,7 @@ def test_a_study_does_not_move_to_another_storage(config, dataset, tmp_path, own
     kept = (out / "trials.json").read_text()
     for again in (lambda: tune(config, dataset, trials=1, out=out, storage=other), lambda: resume(out, storage=other)):
         with pytest.raises(
-            ConfigError, match=r"--storage must be where the study in .* is kept, .*got .*other\.db; leave"
+            ConfigError, match=r"--storage must be where the study in .* is kept, .*got .*other\.db; (leave|give)"
         ):
             again()
     assert (out / "trials.json").read_text() == kept
@@ -502,4 +515,4 @@ def test_the_study_can_be_kept_in_another_database(config, dataset, tmp_path):
     assert not (tmp_path / "one" / "study.db").exists()
     found = tune(config, dataset, trials=3, out=tmp_path / "two", storage=url)  # as from another machine
     assert [row.number for row in found.rows] == [0, 1, 2]
-    assert len(resume(tmp_path / "one").rows) == 3
+    assert len(resume(tmp_path / "one", storage=url).rows) == 3
