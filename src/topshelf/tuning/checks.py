@@ -25,7 +25,8 @@ RESULT, SETTINGS, DATA, VERSION, STUDY = "result", "settings", "data", "format",
 _OF_TICKET = (TICKET, ATTEMPT, FAILURES, search.ASKED, SEAL)
 _OF_TRIAL = {*_OF_TICKET, WORKER, SETTINGS, RESULT, NOTE}
 _EXTRA = (TICKET, ATTEMPT, SETTINGS, SEAL)  # what a result has besides: whose it is
-_BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+# What Optuna and SQLAlchemy raise over values that they did not write.
+_BROKEN = (AssertionError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
 

@@ -184,7 +184,7 @@ class StudyFolder:
                 "version of topshelf"
             )
         types = _TYPES if version == 1 else _TYPES_2
-        wrong = [name for name, kind in types.items() if not _is(content.get(name), kind)]
+        wrong = [name for name, kind in types.items() if name not in content or not _is(content[name], kind)]
         if wrong or is_sealed != (version == FORMAT):
             what = f"{wrong[0]} is {content.get(wrong[0])!r}" if wrong else "its checksum is missing"
             raise CheckpointError(f"{self.definition} is damaged: {what}. Restore it from a copy")

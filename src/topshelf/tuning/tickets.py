@@ -25,7 +25,8 @@ from topshelf.tuning.seals import SEAL, sealed
 
 TRIALS = 30  # the budget, unless somebody says otherwise
 BUDGET, WORKERS = "trials", "worker "  # attributes of a study; the latter is followed by a process
-TICKET, ATTEMPT, FAILURES, WORKER, NOTE = "ticket", "attempt", "failures", "worker", "note"
+TICKET = search.TICKET
+ATTEMPT, FAILURES, WORKER, NOTE = "attempt", "failures", "worker", "note"
 HEARTBEAT = 30  # seconds between two signs of life of a running trial
 GRACE = 120  # seconds without one until another machine's trial counts as dead
 MOST_FAILURES = 3  # a point that takes its process down three times is not tried again
