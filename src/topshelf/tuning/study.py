@@ -165,6 +165,7 @@ class Work:
             seconds=result.seconds if result else 0.0,
             note=attributes.get(NOTE) or (result.note if result else ""),
             history=result.history if result else {},
+            ticket=attributes[tickets.TICKET],
         )
 
     def outcome(self) -> Tuned:
