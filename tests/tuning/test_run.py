@@ -233,13 +233,77 @@ def test_a_study_killed_while_its_tickets_are_queued_has_its_whole_budget(
 @pytest.mark.parametrize("trials", [None, 2])
 def test_a_study_killed_right_after_its_folder_appeared_has_its_budget(config, dataset, tmp_path, monkeypatch, trials):
     """Issue 13: killed 0.1 s after its folder appeared, `--trials 2` was forgotten and 30 ran."""
-    monkeypatch.setattr(tickets, "TRIALS", 3)
+    monkeypatch.setattr(tickets, "TRIALS", 3, raising=False)
     monkeypatch.setattr(study_module.Work, "__init__", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         tune(config, dataset, out=tmp_path / "study", trials=trials)
-    assert json.loads((tmp_path / "study" / "study.json").read_text())["trials"] == (trials or 3)
     monkeypatch.undo()
     assert len(resume(tmp_path / "study").rows) == (trials or 3)
+    assert json.loads((tmp_path / "study" / "study.json").read_text())["trials"] == (trials or 3)
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_database_that_is_lost_does_not_restart_the_study(config, dataset, tmp_path, is_empty):
+    """Issue 13: an empty or deleted study.db restarted the study without notice."""
+    tune(config, dataset, trials=1, out=tmp_path / "study")
+    (tmp_path / "study" / "study.db").unlink()
+    if is_empty:
+        (tmp_path / "study" / "study.db").touch()
+    again = (
+        lambda: resume(tmp_path / "study", trials=1),
+        lambda: tune(config, dataset, trials=1, out=tmp_path / "study"),
+    )
+    for call in again:
+        with pytest.raises(CheckpointError, match=r"study\.db is (empty|missing): its trials cannot be read"):
+            call()
+
+
+def test_a_database_that_cannot_be_written_is_one_message(config, dataset, tmp_path, monkeypatch):
+    tune(config, dataset, trials=1, out=tmp_path / "study")
+
+    class ReadOnly(storage._Connection):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.execute("PRAGMA query_only = ON").close()
+
+    monkeypatch.setattr(storage, "_Connection", ReadOnly)
+    with pytest.raises(CheckpointError, match="attempt to write a readonly database"):
+        resume(tmp_path / "study", trials=2)
+
+
+def test_a_file_does_not_decide_which_database_is_made(config, dataset, tmp_path):
+    """Issue 13: a `storage` in study.json made a database at any path. Here in the format of the version before."""
+    tune(config, dataset, trials=1, out=tmp_path / "study")
+    path = tmp_path / "study" / "study.json"
+    names = ("name", "sampler", "ranges", "default")
+    content = {name: value for name, value in json.loads(path.read_text()).items() if name in names}
+    path.write_text(json.dumps({**content, "format": 1, "storage": f"sqlite:///{tmp_path / 'made.db'}"}))
+    with pytest.raises(ConfigError, match=r"is kept in sqlite:///.*made\.db; give it again"):
+        resume(tmp_path / "study", trials=1)
+    assert not (tmp_path / "made.db").exists()
+
+
+def test_files_of_others_in_the_folder_are_left_alone(config, dataset, tmp_path):
+    (tmp_path / "best.toml").write_text("mine")
+    with pytest.raises(ConfigError, match="--out must be a new or empty folder, or hold this study"):
+        tune(config, dataset, trials=1, out=tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"best.toml": "mine"}
+
+
+def test_a_process_that_is_second_to_begin_joins_the_first(config, dataset, tmp_path, monkeypatch):
+    out, fill, first = tmp_path / "study", StudyFolder.fill, []
+
+    def after_the_other(self, *given, **more):
+        if not first:
+            first.append(out)
+            first.append(tune(config, dataset, trials=2, out=out))
+        fill(self, *given, **more)
+
+    monkeypatch.setattr(StudyFolder, "fill", after_the_other)
+    found = tune(config, dataset, trials=2, out=out)
+    assert len(found.rows) == 2
+    assert without_seconds(found) == without_seconds(first[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["study"]
 
 
 def test_a_trial_that_was_taken_away_from_a_sleeping_process_is_left_to_others(config, dataset, tmp_path, monkeypatch):
