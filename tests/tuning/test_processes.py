@@ -174,7 +174,7 @@ def half_done(config, dataset, out, worker):
     tune(config, dataset, trials=1, out=out)
     with opened(folder_url(out / "study.db")) as kept:
         study = study_of(kept, out)
-        tickets.top_up(study, StudyFolder(out).load().space, 2, is_grid=False, seed=0)
+        tickets.queue(study, StudyFolder(out).load(), 2)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # Optuna would have this process show signs of life
             trial = study.ask()
