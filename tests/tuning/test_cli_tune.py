@@ -53,7 +53,7 @@ def test_columns_of_any_name_are_named_as_in_train(csv, tmp_path):
     assert "--item-column" in topshelf(*command, code=2)
     assert "1 complete" in topshelf(*command, "--user-column", "visitor", "--item-column", "article nr")
     refused = topshelf("tune", "--resume", tmp_path / "study", "--user-column", "visitor", code=2)
-    assert "--resume goes on with a study as it was defined" in refused
+    assert "--resume continues a study as it was defined" in refused
 
 
 def given(kind, folder):
@@ -150,7 +150,7 @@ def test_the_page_has_every_part_and_needs_no_matplotlib(csv, tmp_path, plots):
         ("tune --data {csv} --k 41 --out {new}", "k must be <= 40 (clicks.csv has 40 items), got 41"),
         ("tune --data {csv} --storage mysql --out {new}", "--storage must be the url of a database"),
         ("tune --resume {new}", "is not a study: it has no study.json"),
-        ("tune --resume {new} --k 3", "--resume goes on with a study as it was defined"),
+        ("tune --resume {new} --k 3", "--resume continues a study as it was defined"),
     ],
 )
 def test_a_wrong_input_is_one_message_and_exit_code_2(csv, tmp_path, arguments, message):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import time
 import warnings
 from contextlib import closing
+from pathlib import Path
 from uuid import uuid4
 
 import optuna
@@ -172,7 +174,7 @@ def half_done(config, dataset, out, worker):
     tune(config, dataset, trials=1, out=out)
     with opened(folder_url(out / "study.db")) as kept:
         study = study_of(kept, out)
-        tickets.top_up(study, StudyFolder(out).load().space, 2, is_grid=False, seed=0)
+        tickets.queue(study, StudyFolder(out).load(), 2)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # Optuna would have this process show signs of life
             trial = study.ask()
@@ -181,7 +183,7 @@ def half_done(config, dataset, out, worker):
         kept.record_heartbeat(trial._trial_id)
 
 
-ELSEWHERE = {"machine": "elsewhere/1", "pid": 1, "started": "1"}
+ELSEWHERE = {"machine": "0badcafe", "pid": 1, "started": "1"}
 
 
 def test_a_trial_of_another_machine_is_left_alone_while_its_heart_beats(config, dataset, tmp_path):
@@ -204,9 +206,15 @@ def test_a_trial_that_ended_with_its_process_while_another_looked_is_not_queued_
     study = optuna.create_study()
     attributes = {"ticket": 0, "attempt": 1, "asked": {}, tickets.WORKER: ELSEWHERE}
     study.add_trial(optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs=attributes))
-    monkeypatch.setattr(tickets, "_is_dead", lambda trial: study.tell(trial.number, 0.5) is not None)
-    assert tickets.bury_the_dead(study) == []
+    monkeypatch.setattr(tickets, "_is_dead", lambda _, trial: study.tell(trial.number, 0.5) is not None)
+    assert tickets.release_dead(study) == []
     assert [trial.state.name for trial in study.get_trials()] == ["COMPLETE"]
+
+
+def of_an_earlier_version(started):
+    """This process as a worker, by the name of the machine itself."""
+    inode = Path("/proc/self/ns/pid").stat().st_ino if Path("/proc/self/ns/pid").exists() else ""
+    return {"machine": f"{socket.gethostname()}/{inode}", "pid": os.getpid(), "started": started}
 
 
 @pytest.mark.parametrize(
@@ -216,12 +224,15 @@ def test_a_trial_that_ended_with_its_process_while_another_looked_is_not_queued_
         ({**tickets.this_worker(), "started": "1"}, True),  # the number was given to another process
         ({**tickets.this_worker(), "pid": 2**22 + 1}, True),  # more than Linux gives
         (ELSEWHERE, False),
+        (of_an_earlier_version(tickets.this_worker()["started"]), False),
+        (of_an_earlier_version("1"), True),
+        ({"machine": "elsewhere/1", "pid": 1, "started": "1"}, False),
     ],
 )
 def test_a_process_of_this_machine_is_known_to_be_gone(worker, is_dead):
     study = optuna.create_study()
     attributes = {"ticket": 0, "attempt": 1, "asked": {}, tickets.WORKER: worker}
     study.add_trial(optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs=attributes))
-    assert tickets.bury_the_dead(study) == ([0] if is_dead else [])
+    assert tickets.release_dead(study) == ([0] if is_dead else [])
     states = [trial.state.name for trial in study.get_trials()]
     assert states == (["FAIL", "WAITING"] if is_dead else ["RUNNING"])

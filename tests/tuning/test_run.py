@@ -15,6 +15,7 @@ from topshelf.config import make_config, read_config
 from topshelf.data import generate
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
 from topshelf.evaluation import ndcg
+from topshelf.files import write_sealed
 from topshelf.models import IALS, MODELS
 from topshelf.training import StoppedEarly, fit
 from topshelf.training.build import resolve
@@ -179,7 +180,7 @@ def test_a_stopped_study_gives_its_trial_back_and_goes_on(config, dataset, tmp_p
     asked = iter([False] * 14 + [True] * 1000)
     stop = lambda: next(asked)  # noqa: E731
     monkeypatch.setattr(study_module, "stop_on_signals", lambda: _Given(stop))
-    with pytest.raises(StoppedEarly, match="of 4 trials are finished and kept; go on with: topshelf tune --resume"):
+    with pytest.raises(StoppedEarly, match="of 4 trials are finished and kept; continue: topshelf tune --resume"):
         tune(config, dataset, trials=4, out=tmp_path)
     monkeypatch.undo()
     assert json.loads((tmp_path / "trials.json").read_text())["budget"]["spent"]["interrupted"] == 1
@@ -217,19 +218,92 @@ def test_a_study_killed_while_its_tickets_are_queued_has_its_whole_budget(
 
     monkeypatch.setattr(Study, "enqueue_trial", killed)
     with pytest.raises(KeyboardInterrupt):
-        tune(config, dataset, trials=4, out=tmp_path)
+        tune(config, dataset, trials=4, out=tmp_path / "study")
     monkeypatch.undo()
-    assert len(resume(tmp_path).rows) == 4
+    assert not (tmp_path / "study").exists()  # it appears with all of its tickets
+    tune(config, dataset, trials=1, out=tmp_path / "study")
+    queued.clear()
+    monkeypatch.setattr(Study, "enqueue_trial", killed)
+    with pytest.raises(KeyboardInterrupt):
+        resume(tmp_path / "study", trials=4)
+    monkeypatch.undo()
+    assert len(resume(tmp_path / "study").rows) == 4
 
 
-def test_a_folder_whose_study_was_never_begun_gets_the_usual_budget(config, dataset, tmp_path, only_tau, monkeypatch):
-    monkeypatch.setattr(study_module, "TRIALS", 3)
+@pytest.mark.parametrize("trials", [None, 2])
+def test_a_study_killed_right_after_its_folder_appeared_has_its_budget(config, dataset, tmp_path, monkeypatch, trials):
+    """Issue 13: killed 0.1 s after its folder appeared, `--trials 2` was forgotten and 30 ran."""
+    monkeypatch.setattr(tickets, "TRIALS", 3, raising=False)
     monkeypatch.setattr(study_module.Work, "__init__", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        tune(config, dataset, out=tmp_path)
+        tune(config, dataset, out=tmp_path / "study", trials=trials)
     monkeypatch.undo()
-    monkeypatch.setattr(study_module, "TRIALS", 3)
-    assert len(resume(tmp_path).rows) == 3
+    assert len(resume(tmp_path / "study").rows) == (trials or 3)
+    assert json.loads((tmp_path / "study" / "study.json").read_text())["trials"] == (trials or 3)
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_database_that_is_lost_does_not_restart_the_study(config, dataset, tmp_path, is_empty):
+    """Issue 13: an empty or deleted study.db restarted the study without notice."""
+    tune(config, dataset, trials=1, out=tmp_path / "study")
+    (tmp_path / "study" / "study.db").unlink()
+    if is_empty:
+        (tmp_path / "study" / "study.db").touch()
+    again = (
+        lambda: resume(tmp_path / "study", trials=1),
+        lambda: tune(config, dataset, trials=1, out=tmp_path / "study"),
+    )
+    for call in again:
+        with pytest.raises(CheckpointError, match=r"study\.db is (empty|missing): its trials cannot be read"):
+            call()
+
+
+def test_a_database_that_cannot_be_written_is_one_message(config, dataset, tmp_path, monkeypatch):
+    tune(config, dataset, trials=1, out=tmp_path / "study")
+
+    class ReadOnly(storage._Connection):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.execute("PRAGMA query_only = ON").close()
+
+    monkeypatch.setattr(storage, "_Connection", ReadOnly)
+    with pytest.raises(CheckpointError, match="attempt to write a readonly database"):
+        resume(tmp_path / "study", trials=2)
+
+
+def test_a_file_does_not_decide_which_database_is_made(config, dataset, tmp_path):
+    """Issue 13: a `storage` in study.json made a database at any path. Here in the format of the version before."""
+    tune(config, dataset, trials=1, out=tmp_path / "study")
+    path = tmp_path / "study" / "study.json"
+    names = ("name", "sampler", "ranges", "default")
+    content = {name: value for name, value in json.loads(path.read_text()).items() if name in names}
+    path.write_text(json.dumps({**content, "format": 1, "storage": f"sqlite:///{tmp_path / 'made.db'}"}))
+    with pytest.raises(ConfigError, match=r"is kept in sqlite:///.*made\.db; give it again"):
+        resume(tmp_path / "study", trials=1)
+    assert not (tmp_path / "made.db").exists()
+
+
+def test_files_of_others_in_the_folder_are_left_alone(config, dataset, tmp_path):
+    (tmp_path / "best.toml").write_text("mine")
+    with pytest.raises(ConfigError, match="--out must be a new or empty folder, or hold this study"):
+        tune(config, dataset, trials=1, out=tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"best.toml": "mine"}
+
+
+def test_a_process_that_is_second_to_begin_joins_the_first(config, dataset, tmp_path, monkeypatch):
+    out, fill, first = tmp_path / "study", StudyFolder.fill, []
+
+    def after_the_other(self, *given, **more):
+        if not first:
+            first.append(out)
+            first.append(tune(config, dataset, trials=2, out=out))
+        fill(self, *given, **more)
+
+    monkeypatch.setattr(StudyFolder, "fill", after_the_other)
+    found = tune(config, dataset, trials=2, out=out)
+    assert len(found.rows) == 2
+    assert without_seconds(found) == without_seconds(first[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["study"]
 
 
 def test_a_trial_that_was_taken_away_from_a_sleeping_process_is_left_to_others(config, dataset, tmp_path, monkeypatch):
@@ -398,7 +472,7 @@ def test_damaged_folders_are_one_message(config, dataset, tmp_path):
     folder = StudyFolder(tmp_path)
     whole = folder.config.read_text()
     folder.config.write_text(whole.replace("dim = 8", "dim = 9"))
-    with pytest.raises(CheckpointError, match="do not belong together"):
+    with pytest.raises(CheckpointError, match=r"was edited after the study began: model\.dim is 9, was 8"):
         resume(tmp_path)
     folder.config.write_text(whole)
     folder.database.write_bytes(b"not a database at all, but long enough to be looked at" * 20)
@@ -423,8 +497,9 @@ def test_a_password_is_not_kept(config, dataset, tmp_path, url):
     content = json.loads(folder.definition.read_text())
     content["storage"] = storage.shown(url)
     assert "s3cret" not in content["storage"]
-    folder.definition.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match=r"whose password is not; give --storage again") as caught:
+    del content["checksum"]
+    write_sealed(folder.definition, content)
+    with pytest.raises(ConfigError, match=r"give it again, with its password if it has one: --storage URL") as caught:
         resume(tmp_path)
     assert "s3cret" not in str(caught.value)
 
@@ -470,7 +545,9 @@ def test_a_storage_by_a_relative_path_is_found_again_from_elsewhere(config, data
     monkeypatch.chdir(tmp_path)
     tune(config, dataset, trials=1, out=tmp_path / "study", storage="sqlite:///shared.db")
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert len(resume(tmp_path / "study").rows) == 1
+    with pytest.raises(ConfigError, match=r"--storage must be where the study in .*/elsewhere/shared\.db; give that"):
+        resume(tmp_path / "study", storage="sqlite:///shared.db")
+    assert len(resume(tmp_path / "study", storage="sqlite:///../shared.db").rows) == 1
     assert not (tmp_path / "elsewhere" / "shared.db").exists()
 
 
@@ -489,7 +566,7 @@ def test_a_study_does_not_move_to_another_storage(config, dataset, tmp_path, own
     kept = (out / "trials.json").read_text()
     for again in (lambda: tune(config, dataset, trials=1, out=out, storage=other), lambda: resume(out, storage=other)):
         with pytest.raises(
-            ConfigError, match=r"--storage must be where the study in .* is kept, .*got .*other\.db; leave"
+            ConfigError, match=r"--storage must be where the study in .* is kept, .*got .*other\.db; (leave|give)"
         ):
             again()
     assert (out / "trials.json").read_text() == kept
@@ -502,4 +579,4 @@ def test_the_study_can_be_kept_in_another_database(config, dataset, tmp_path):
     assert not (tmp_path / "one" / "study.db").exists()
     found = tune(config, dataset, trials=3, out=tmp_path / "two", storage=url)  # as from another machine
     assert [row.number for row in found.rows] == [0, 1, 2]
-    assert len(resume(tmp_path / "one").rows) == 3
+    assert len(resume(tmp_path / "one", storage=url).rows) == 3

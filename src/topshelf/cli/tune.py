@@ -38,7 +38,7 @@ def tune(
     min_rating: Annotated[float | None, typer.Option(help="Only ratings of at least this are positives.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the study; runs/tune-DATA-MODEL-LOSS.")] = None,
     storage: Annotated[str | None, typer.Option(help="Database url; by default SQLite in the folder.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the study in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the study in this folder.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Find the best settings by validation NDCG@K; the test part is never read.
@@ -68,7 +68,7 @@ def tune(
         others = (config, data, model, loss, k, sampler, seed, set_, range_, out)
         if given or any(value is not None for value in others):
             raise ConfigError(
-                "--resume goes on with a study as it was defined; only --trials, --timeout and --storage go with it"
+                "--resume continues a study as it was defined; only --trials, --timeout and --storage go with it"
             )
         found = tuning.resume(resume, trials=trials, timeout=timeout, storage=storage, quiet=quiet)
     else:

@@ -7,7 +7,8 @@ import json
 import shlex
 from typing import Any
 
-from topshelf.files import write_text
+from topshelf.errors import CheckpointError
+from topshelf.files import read_json, write_text
 from topshelf.report import Page
 from topshelf.tuning.folder import StudyFolder
 from topshelf.tuning.outcome import TrialRow, Tuned
@@ -126,10 +127,10 @@ def _is_outdated(found: Tuned, folder: StudyFolder) -> bool:
     if not found.budget.spent["running"] or not folder.trials.exists():
         return False
     try:
-        there = json.loads(folder.trials.read_text(encoding="utf-8"))["budget"]["spent"]
+        there = read_json(folder.trials)["budget"]["spent"]
         return _ended(there) > _ended(found.budget.spent)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return False  # somebody's own edit: written anew
+    except (CheckpointError, KeyError, TypeError, AttributeError):
+        return False  # damaged, or edited: written anew
 
 
 def _ended(spent: dict[str, int]) -> int:

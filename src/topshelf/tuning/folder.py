@@ -2,12 +2,15 @@
 
 STUDY/
   study.toml         the config that is tuned: the defaults
-  study.json         ranges, sampler, storage
+  study.json         the study's id, ranges, sampler, storage and budget; the config as it began; a checksum of the data
   parts.safetensors  train and validation lists; tuning needs nothing else of the data
   study.db           the trials (SQLite), unless they are kept elsewhere
   best.toml          the best config so far, complete: topshelf train best.toml
   trials.json        the trials and the budget, as numbers
   report.html        the page
+
+The folder appears whole, its database with all tickets included, or not at all. Several processes may write to it: each
+of the last three files is moved into place whole. They are only written, never read as the study's state.
 """
 
 from __future__ import annotations
@@ -15,18 +18,27 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import tomllib
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topshelf import files
 from topshelf.config import RunConfig, make_config, read_config, to_toml
-from topshelf.errors import CheckpointError, ConfigError, one_of
-from topshelf.files import write_text
+from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning, one_of
 from topshelf.tuning.parts import Parts
-from topshelf.tuning.ranges import Choice, Interval, Range, Space, is_closed_form
+from topshelf.tuning.ranges import Choice, Interval, Range, Space, is_closed_form, metadata, space
 
 SAMPLERS = ("tpe", "grid")
-_FORMAT = 1
+FORMAT = 2  # format 1 had no checksums, no id and no budget
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "name": str, "sampler": str, "ranges": dict, "default": dict, "storage": (str, type(None)),
+}  # fmt: skip
+_TYPES_2 = {**_TYPES, "study": str, "trials": int, "config": str, "parts_sha256": str}
+_BROKEN = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -78,65 +90,139 @@ class StudyFolder:
 
     @property
     def exists(self) -> bool:
-        return self.definition.is_file()
+        return self.definition.exists()
 
     def check(self, definition: Definition) -> None:
-        """The folder must be new, or hold this very study."""
+        """The folder must be new or empty, or hold this very study."""
         if (self.path / "config.toml").exists():
             raise ConfigError(f"{self.path} already holds a run; choose another --out for the study")
-        if self.exists and (found := self.load()) != definition:
+        if not self.exists:
+            if not files.is_free(self.path):
+                raise ConfigError(
+                    f"--out must be a new or empty folder, or hold this study, and {self.path} holds something else; "
+                    "choose another --out"
+                )
+        elif (found := self.load()) != definition:
             raise ConfigError(
-                f"{self.path} holds a study of something else ({_difference(found, definition)}); go on with that one "
+                f"{self.path} holds a study of something else ({_difference(found, definition)}); continue that one "
                 f"(topshelf tune --resume {self.path}), or choose another --out"
             )
 
-    def create(self, definition: Definition, parts: Parts, storage: str | None) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(f"cannot make the folder {self.path}: {error}") from None
+    @contextmanager
+    def new(self) -> Iterator[StudyFolder]:
+        """A folder to fill, moved here when the block ends: a crash leaves nothing."""
+        with files.new_folder(self.path) as fresh:
+            yield StudyFolder(fresh)
+
+    def fill(self, definition: Definition, parts: Parts, *, study: str, trials: int, storage: str | None) -> None:
+        """Write what the study is. ``study`` is its id, which its database has too."""
         parts.save(self.parts)
-        write_text(self.config, to_toml(definition.config))
+        text = to_toml(definition.config)
+        files.write_text(self.config, text)
         content = {
-            "format": _FORMAT,
+            "format": FORMAT,
+            "study": study,
             "name": definition.name,
             "sampler": definition.sampler,
+            "trials": trials,
             "ranges": _ranges_json(definition.space),
             "default": definition.space.default,
             "storage": storage,
+            "config": text,
+            "parts_sha256": files.digest(self.parts),
         }
-        # Last, because its presence says that the study can be resumed.
-        write_text(self.definition, json.dumps(content, indent=2) + "\n")
+        files.write_sealed(self.definition, content)
+
+    def sweep(self) -> None:
+        """Remove what killed processes left of the files that are written here, and of the folder itself."""
+        files.sweep(self.path.resolve().parent, self.path.resolve().name)
+        for path in (self.best, self.trials, self.report):
+            files.sweep(self.path, path.name)
 
     def load(self) -> Definition:
-        content = self._content()
+        content = self.content()
         try:
+            config = self._config(content)
             ranges = {name: _range(value) for name, value in content["ranges"].items()}
-            space = Space(make_config(read_config(self.config)), ranges, content["default"])
-            found = Definition(space, content["sampler"])
-            if found.name != content["name"]:
-                raise ValueError("study.toml and study.json do not belong together")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            found = Definition(_checked(Space(config, ranges, content["default"])), content["sampler"])
+        except CheckpointError:
+            raise
+        except _BROKEN as error:
             raise CheckpointError(f"{self.path} is damaged, or of another version of topshelf: {error}") from None
+        if found.name != content["name"]:
+            raise CheckpointError(
+                f"{self.path} is damaged: its study.toml and study.json do not belong together. Put both back as they "
+                "were, or begin another study with another --out"
+            )
         return found
 
+    def load_parts(self) -> Parts:
+        """The data, checked: they must be those that the study began with."""
+        known = self.content().get("parts_sha256")
+        if not self.parts.is_file():
+            raise CheckpointError(f"{self.path} is damaged: parts.safetensors is missing; restore it from a copy")
+        if known is not None and known != files.digest(self.parts):
+            raise CheckpointError(
+                f"{self.parts} is damaged or of another study: its checksum is not the one in {self.definition.name}. "
+                "Restore it from a copy"
+            )
+        return Parts.load(self.parts)
+
     def save_best(self, config: RunConfig) -> None:
-        write_text(self.best, to_toml(config))
+        files.write_text(self.best, to_toml(config))
 
-    def storage(self) -> str | None:
-        """The url that the study was begun with, without its password; None: its own database."""
-        return self._content().get("storage")
-
-    def _content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
+        """What study.json says, every field of its type."""
         if not self.exists:
             raise CheckpointError(f"{self.path} is not a study: it has no study.json; begin one with topshelf tune")
-        try:
-            content = json.loads(self.definition.read_text(encoding="utf-8"))
-            if content["format"] != _FORMAT:
-                raise ValueError(f"it has format {content['format']!r}, and this version reads format {_FORMAT}")
-            return dict(content)
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{self.definition} is damaged: {error}") from None
+        is_sealed = "checksum" in files.read_json(self.definition)
+        content = files.read_sealed(self.definition)
+        version = content.get("format")
+        if version not in (1, FORMAT) or isinstance(version, bool):
+            raise CheckpointError(
+                f"{self.definition} must have format 1 or {FORMAT}, got {version!r}; it is damaged, or of a newer "
+                "version of topshelf"
+            )
+        types = _TYPES if version == 1 else _TYPES_2
+        wrong = [name for name, kind in types.items() if name not in content or not _is(content[name], kind)]
+        if wrong or is_sealed != (version == FORMAT):
+            what = f"{wrong[0]} is {content.get(wrong[0])!r}" if wrong else "its checksum is missing"
+            raise CheckpointError(f"{self.definition} is damaged: {what}. Restore it from a copy")
+        return content
+
+    def _config(self, content: Mapping[str, Any]) -> RunConfig:
+        """The config that is tuned. It must be the one that the study began with; only the data may lie elsewhere."""
+        values = read_config(self.config)
+        if content["format"] == 1:
+            return make_config(values)
+        before, now = _flat(tomllib.loads(content["config"])), _flat(values)
+        if missing := [name for name in before if name not in now]:
+            named = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
+            raise CheckpointError(
+                f"{self.config} is damaged: it must have every setting of the study, and has no {named}. Its first "
+                'text is in study.json, under "config"'
+            )
+        edited = [name for name in now if name not in before or now[name] != before[name]]
+        changes = "; ".join(f"{name} is {now[name]!r}, was {before.get(name, 'not set')!r}" for name in edited)
+        if set(edited) - {"data.source"}:
+            raise CheckpointError(
+                f"{self.config} was edited after the study began: {changes}. Trials of different settings cannot be "
+                "compared: put it back, or begin another study with another --out"
+            )
+        if edited:
+            warnings.warn(f"{self.config} was edited after the study began: {changes}", TopshelfWarning, stacklevel=2)
+        return make_config(values)
+
+
+def _checked(found: Space) -> Space:
+    """A space that was read, if it is what this version makes of its config and ranges; values of ranges are tried."""
+    again = space(found.base, {**dict.fromkeys(metadata(found.base)), **found.ranges})
+    if again.ranges != found.ranges:
+        changed = [name for name in found.ranges if again.ranges.get(name) != found.ranges[name]]
+        raise ValueError(f"the range of {', '.join(changed)} cannot be searched as it is written there")
+    if again.default != found.default:
+        raise ValueError(f"the defaults are {again.default} in this version, and {found.default} in study.json")
+    return found
 
 
 def _ranges_json(space: Space) -> dict[str, Any]:
@@ -147,7 +233,25 @@ def _ranges_json(space: Space) -> dict[str, Any]:
 
 
 def _range(value: Any) -> Range:
-    return Interval(**value) if isinstance(value, dict) else Choice(tuple(value))
+    if isinstance(value, list):
+        return Choice(tuple(value))
+    kinds = {"low": (int, float), "high": (int, float), "log": bool, "whole": bool}
+    if not isinstance(value, dict) or set(value) != set(kinds) or not all(_is(value[key], kinds[key]) for key in kinds):
+        raise ValueError(f"a range must be a list, or have low, high, log and whole, got {value!r}")
+    return Interval(**value)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value of a JSON file is of a type; true and false are no numbers."""
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their whole names."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def _difference(found: Definition, wanted: Definition) -> str:

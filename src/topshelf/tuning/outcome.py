@@ -18,7 +18,8 @@ class TrialRow:
     """One trial. ``score`` is the best validation NDCG@K that it reached; None where it reached none.
 
     ``state`` is "complete"; "pruned", stopped early because it was behind; "failed", its settings do not fit the data;
-    "interrupted", its process was stopped or died, and it was queued again; or "running".
+    "interrupted", its process was stopped or died, and it was queued again; or "running". ``ticket`` says which of the
+    budget's trials it is: its number, unless an earlier one was interrupted.
     """
 
     number: int
@@ -31,6 +32,7 @@ class TrialRow:
     seconds: float = 0.0
     note: str = ""
     history: dict[int, float] = field(default_factory=dict)
+    ticket: int | None = None
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,9 @@ class Tuned:
 
 
 def best_of(rows: Sequence[TrialRow]) -> TrialRow | None:
-    """The complete trial with the highest score; of equal ones the first."""
+    """The complete trial with the highest score; of equal ones the first by ticket, whoever was killed meanwhile."""
     complete = [row for row in rows if row.state == "complete" and row.score is not None]
-    return max(complete, key=lambda row: (row.score, -row.number), default=None)
+    return max(complete, key=lambda row: (row.score, -(row.number if row.ticket is None else row.ticket)), default=None)
 
 
 def described(row: TrialRow, metric: str) -> str:

@@ -16,6 +16,7 @@ from topshelf.ragged import Ragged
 from topshelf.training import checkpoint, load_dataset
 
 _LISTS = ("train", "valid")
+_MOST = 2**31  # more users or items than any table of vectors holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +42,18 @@ class Parts:
 
     @classmethod
     def load(cls, path: Path) -> Parts:
+        """What :meth:`save` wrote, checked: every index in it may reach compiled code."""
         state = checkpoint.load(path)
         try:
+            sizes = {name: _size(name, state[name]) for name in ("n_users", "n_items")}
             lists = {name: Ragged(state[name]["indptr"], state[name]["indices"]) for name in _LISTS}
-            return cls(state["name"], state["n_users"], state["n_items"], **lists)
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(f"{path} is damaged: {error}") from None
+            for name, some in lists.items():
+                some.check(sizes["n_items"], name, n_lists=sizes["n_users"], unique=True)
+            if not lists["valid"].indices.numel():
+                raise DataError("valid is empty, and tuning is measured on it")
+            return cls(str(state["name"]), sizes["n_users"], sizes["n_items"], lists["train"], lists["valid"])
+        except (KeyError, TypeError, ValueError, DataError) as error:
+            raise CheckpointError(f"{path} is damaged: {error}; restore it from a copy") from None
 
     def save(self, path: Path) -> None:
         state: dict[str, Any] = {"name": self.name, "n_users": self.n_users, "n_items": self.n_items}
@@ -72,6 +79,12 @@ class Parts:
             for tensor in vars(getattr(self, name)).values():
                 total = zlib.crc32(tensor.to(torch.int64).contiguous().cpu().numpy().data, total)
         return f"{total:08x}"
+
+
+def _size(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MOST:
+        raise ValueError(f"{name} must be a whole number from 1 to {_MOST - 1}, got {value!r}")
+    return value
 
 
 def load_parts(config: RunConfig) -> Parts:

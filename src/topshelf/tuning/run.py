@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from optuna.study import Study
 
 from topshelf.config import RunConfig
 from topshelf.data import Dataset
 from topshelf.errors import ConfigError, TrainingError, at_least, positive
 from topshelf.training import StoppedEarly
-from topshelf.tuning import search
+from topshelf.tuning import checks, search, tickets
 from topshelf.tuning.files import write
 from topshelf.tuning.folder import Definition, StudyFolder
 from topshelf.tuning.outcome import Tuned
 from topshelf.tuning.parts import Parts, load_parts
 from topshelf.tuning.ranges import space
 from topshelf.tuning.runner import Runner
-from topshelf.tuning.storage import check_url, folder_url, has_password, open_study, opened, shown
+from topshelf.tuning.storage import check_database, check_url, folder_url, open_study, opened, shown
 from topshelf.tuning.study import Work
 
 
@@ -38,7 +42,7 @@ def tune(
     The first trial is the config itself. ``ranges`` go before those that the loss and the model bring (see
     :func:`topshelf.tuning.ranges.space`). The budget is ``trials`` (30, or what the study has), of all processes
     together; no trial begins ``timeout`` seconds after this call. With ``out`` the study is kept in a folder; the same
-    call again goes on with it, beside other processes if need be. ``storage`` is a database url, by default SQLite in
+    call again continues it, beside other processes if need be. ``storage`` is a database url, by default SQLite in
     that folder.
     """
     definition = Definition(space(config, ranges), sampler)
@@ -49,8 +53,8 @@ def tune(
         folder.check(definition)
     if dataset is not None:
         parts = Parts.of(dataset)
-    elif folder is not None and folder.exists and folder.parts.exists():
-        parts = Parts.load(folder.parts)
+    elif folder is not None and folder.exists:
+        parts = folder.load_parts()
     else:
         parts = load_parts(config)
     return _work(definition, parts, folder, storage, trials=trials, timeout=timeout, quiet=quiet)
@@ -64,9 +68,12 @@ def resume(
     storage: str | None = None,
     quiet: bool = True,
 ) -> Tuned:
-    """Go on with the study in a folder, beside other processes if need be; ``trials`` raises its budget."""
+    """Continue the study in a folder, beside other processes if need be; ``trials`` raises its budget.
+
+    A study that is not kept in its folder needs its ``storage`` again.
+    """
     folder = StudyFolder(out)
-    definition, parts = folder.load(), Parts.load(folder.parts)
+    definition, parts = folder.load(), folder.load_parts()
     return _work(definition, parts, folder, storage, trials=trials, timeout=timeout, quiet=quiet)
 
 
@@ -85,17 +92,18 @@ def _work(
     if timeout is not None:
         positive("timeout", timeout)
     config = definition.config
-    runner = Runner(parts, config.train.device)
-    runner.check(definition.space.config(definition.space.default))
+    runner, defaults = Runner(parts, config.train.device), definition.space.config(definition.space.default)
     url = _url(folder, storage)
-    new = folder if folder is not None and not (folder.exists and folder.parts.exists()) else None
-    if new is not None and storage is None:
-        new.create(definition, parts, None)
-    sampler = search.NumberedTPE(definition.space, config.seed)
-    with opened(url) as kept:
-        if new is not None and storage is not None:  # only now: the storage can be reached
-            new.create(definition, parts, shown(url or storage))
-        sampler.study = study = open_study(kept, definition.name, sampler, search.pruner(config.train))
+    if folder is None or not folder.exists:
+        runner.check(defaults)
+        if folder is not None:
+            _begin(folder, definition, parts, storage and url, trials)
+    if folder is not None:
+        check_database(url or "")
+        folder.sweep()
+    with _opened(url, definition, is_new=folder is None) as study:
+        _check(study, definition, parts, folder, shown(url) if url else "the study")
+        runner.check_sizes(defaults)
         work = Work(definition, study, runner, folder, trials=trials, timeout=timeout, quiet=quiet)
         try:
             work.run()
@@ -106,6 +114,39 @@ def _work(
         _keep(outcome, folder)
     _check_found(outcome)
     return outcome
+
+
+def _begin(folder: StudyFolder, definition: Definition, parts: Parts, storage: str | None, trials: int | None) -> None:
+    """Make the folder with everything in it, its budget included. Another process may be faster: then it is theirs."""
+    identity = secrets.token_hex(8)
+    try:
+        with folder.new() as fresh:
+            with _opened(storage or folder_url(fresh.database), definition, is_new=True) as study:
+                checks.begin(study, parts, None if storage else identity)
+                total = tickets.queue(study, definition, trials)
+            kept = shown(storage) if storage else None
+            fresh.fill(definition, parts, study=identity, trials=total, storage=kept)
+    except ConfigError:
+        if not folder.exists:
+            raise
+        folder.check(definition)
+
+
+@contextmanager
+def _opened(url: str | None, definition: Definition, *, is_new: bool) -> Iterator[Study]:
+    config = definition.config
+    sampler = search.NumberedTPE(definition.space, config.seed)
+    with opened(url) as kept:
+        study = open_study(kept, definition.name, sampler, search.pruner(config.train), is_new=is_new)
+        sampler.study = study
+        yield study
+
+
+def _check(study: Study, definition: Definition, parts: Parts, folder: StudyFolder | None, place: str) -> None:
+    if folder is None:
+        checks.begin(study, parts, None)
+    checks.check_study(study, definition.space, folder, place)
+    checks.check_data(study, parts)
 
 
 def _keep(outcome: Tuned, folder: StudyFolder | None) -> None:
@@ -120,20 +161,26 @@ def _check_found(outcome: Tuned) -> None:
 
 
 def _url(folder: StudyFolder | None, given: str | None) -> str | None:
-    """The storage to use: the one given, the one the study began with, its folder's database, or memory."""
-    known = folder.storage() if folder is not None and folder.exists else None
-    if given is not None:
-        url = check_url(given)
-        if folder is not None and folder.exists and shown(url) != (known or folder_url(folder.database)):
-            raise ConfigError(
-                f"--storage must be where the study in {folder.path} is kept, {known or folder.database}, got "
-                f"{shown(url)}; leave it out, or begin another study with another --out"
-            )
-        return url
+    """The storage to use: the one given, the folder's own database, or memory.
+
+    A folder's file never decides what is connected to: a study that is kept elsewhere needs its storage again.
+    """
     if folder is None:
-        return None
-    if known is None:
-        return folder_url(folder.database)
-    if has_password(known):
-        raise ConfigError(f"the study is kept in {known}, whose password is not; give --storage again")
-    return known
+        return None if given is None else check_url(given)
+    own = folder_url(folder.database)
+    known = folder.content()["storage"] if folder.exists else None
+    if given is None:
+        if known is not None:
+            raise ConfigError(
+                f"the study in {folder.path} is kept in {shown(known)}; give it again, with its password if it has "
+                "one: --storage URL"
+            )
+        return own
+    url = check_url(given)
+    if folder.exists and shown(url) != (known or own):
+        raise ConfigError(
+            f"--storage must be where the study in {folder.path} is kept, {known or folder.database}, got "
+            f"{shown(url)}; " + ("give that one" if known else "leave it out") + ", or begin another study with "
+            "another --out"
+        )
+    return url

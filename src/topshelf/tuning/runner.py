@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from topshelf.config import RunConfig
-from topshelf.errors import TrainingError, at_most
+from topshelf.errors import ConfigError, TrainingError, at_most
 from topshelf.evaluation import ndcg
 from topshelf.models import Model
 from topshelf.training.build import build_model, build_objective
@@ -43,9 +43,16 @@ class Runner:
     def check(self, config: RunConfig) -> None:
         """Settings that do not fit the data fail here, before anything is written."""
         self.check_sizes(config)
-        model = self._model(config)
-        if not model.is_closed_form:
-            self._trainer(config, model)
+        try:
+            model = self._model(config)
+            if not model.is_closed_form:
+                self._trainer(config, model)
+        except (MemoryError, RuntimeError) as error:
+            said = (str(error) or "out of memory").splitlines()[0]
+            if isinstance(error, RuntimeError) and "memory" not in said:
+                raise
+            sizes = f"{self.parts.n_users} users and {self.parts.n_items} items"
+            raise ConfigError(f"{config.model.name} for {sizes} does not fit into memory ({said})") from None
 
     def check_sizes(self, config: RunConfig) -> None:
         n_items, why = self.parts.n_items, f"{self.parts.name} has {self.parts.n_items} items"

@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from topshelf.config import TrainSettings
 from topshelf.tuning.ranges import Choice, Range, Space
 
+TICKET = "ticket"  # the attribute of a trial that says which of the budget's it is
 ASKED = "asked"  # the attribute of a trial whose point was chosen before it began
 REDUCTION = 3  # Hyperband: one in three goes on from rung to rung
 _FIRST_RUNG = REDUCTION**2  # the first rung is at this part of the epochs, so there are three brackets
@@ -70,7 +71,10 @@ def _distribution(range_: Range) -> BaseDistribution:
 
 
 class NumberedTPE(BaseSampler):
-    """TPE that draws from a stream of its own for every trial, named by (seed, number of the trial).
+    """TPE that draws from a stream of its own for every trial, named by (seed, ticket of the trial).
+
+    The ticket is the trial's number where no process was killed; a trial that takes the place of one that was killed
+    before it had a point draws the same.
 
     What it suggests depends on those two and on the trials in the storage, so a resumed study needs no sampler from
     disk, and processes that share a study do not draw the same. It learns from the trials of all of Hyperband's
@@ -94,9 +98,10 @@ class NumberedTPE(BaseSampler):
         states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING, TrialState.WAITING)
         trials = whole.get_trials(deepcopy=False, states=states)
         tried = [one.params or one.user_attrs.get(ASKED, {}) for one in trials]  # or soon to be
+        ticket = trial.user_attrs.get(TICKET, trial.number)
         point: dict[str, Any] = {}
         for attempt in range(_ATTEMPTS):
-            seed = int(np.random.SeedSequence([self._seed, trial.number, attempt]).generate_state(1)[0])
+            seed = int(np.random.SeedSequence([self._seed, ticket, attempt]).generate_state(1)[0])
             tpe = TPESampler(seed=seed, n_startup_trials=_STARTUP)
             point = tpe.sample_relative(whole, trial, search_space) or _at_random(whole, trial, search_space, seed)
             if point not in tried:

@@ -7,7 +7,7 @@ import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ from topshelf.tuning import tickets
 
 _BUSY = 60  # seconds to wait for a database that another process writes to
 _ATTEMPTS = 20  # two processes may make the tables of a new database at the same moment: one of them tries again
+LOST = (
+    "its trials cannot be read. Restore it from a copy; without one they are lost, and the study must begin again with "
+    "another --out"
+)
 _SECRET = re.compile("passw|pwd|secret|token|odbc_connect", re.IGNORECASE)  # settings in a url that hold passwords
 
 
@@ -53,17 +57,41 @@ def opened(url: str | None) -> Iterator[BaseStorage]:
         storage.engine.dispose()
 
 
-def open_study(storage: BaseStorage, name: str, sampler: Any, pruner: Any) -> Study:
-    """The study of that name, made if it is not there."""
+def open_study(storage: BaseStorage, name: str, sampler: Any, pruner: Any, *, is_new: bool = False) -> Study:
+    """The study of that name; made, if it is not there and may be new."""
     with quiet():
-        return optuna.create_study(
-            storage=storage,
-            study_name=name,
-            direction="maximize",
-            sampler=sampler,
-            pruner=pruner,
-            load_if_exists=True,
-        )
+        if is_new:
+            return optuna.create_study(
+                storage=storage,
+                study_name=name,
+                direction="maximize",
+                sampler=sampler,
+                pruner=pruner,
+                load_if_exists=True,
+            )
+        try:
+            return optuna.load_study(storage=storage, study_name=name, sampler=sampler, pruner=pruner)
+        except KeyError:
+            raise CheckpointError(f"the study's storage has no study {name}: {LOST}") from None
+
+
+def check_database(url: str) -> None:
+    """Refuse a SQLite database that is gone, empty or damaged, where a study is known to have been; make nothing."""
+    found = sqlalchemy.make_url(url)
+    if found.get_backend_name() != "sqlite" or found.database is None or found.database.startswith("file:"):
+        return
+    path = Path(found.database)
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing: {LOST}")
+    try:
+        if not path.stat().st_size and not path.with_name(f"{path.name}-wal").exists():
+            raise CheckpointError(f"{path} is empty: {LOST}")
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=_BUSY)) as database:
+            said = database.execute("PRAGMA quick_check(1)").fetchone()
+    except (OSError, sqlite3.Error) as error:
+        raise CheckpointError(f"the study's storage {shown(url)} cannot be opened: {error}; {LOST}") from None
+    if said != ("ok",):
+        raise CheckpointError(f"{path} is damaged ({str(said[0]).splitlines()[0]}): {LOST}")
 
 
 def shown(url: str) -> str:
@@ -74,12 +102,6 @@ def shown(url: str) -> str:
         return "of that url"
     hidden = found.update_query_dict({name: "hidden" for name in found.query if _SECRET.search(name)})
     return hidden.render_as_string(hide_password=True)
-
-
-def has_password(url: str) -> bool:
-    """Whether a url needs one: true of those that :func:`shown` left it out of."""
-    found = sqlalchemy.make_url(url)
-    return found.password is not None or any(_SECRET.search(name) for name in found.query)
 
 
 def folder_url(path: Path) -> str:

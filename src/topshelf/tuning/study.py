@@ -16,14 +16,14 @@ from topshelf.errors import ConfigError, DataError
 from topshelf.training import StoppedEarly
 from topshelf.training.watchers import stop_on_signals
 from topshelf.tuning import search, tickets
+from topshelf.tuning.checks import RESULT, SETTINGS, result_attribute, result_of
 from topshelf.tuning.folder import Definition, StudyFolder
 from topshelf.tuning.outcome import Budget, TrialRow, Tuned, best_of
 from topshelf.tuning.ranges import is_closed_form
-from topshelf.tuning.runner import Result, Runner
+from topshelf.tuning.runner import Runner
+from topshelf.tuning.tickets import NOTE
 from topshelf.tuning.watching import StudyProgress, TrialWatcher
 
-TRIALS = 30
-RESULT, SETTINGS, NOTE, DATA, BUDGET = "result", "settings", "note", "data", "trials"
 _FEWEST = 4  # complete trials that importances can be made of
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.RUNNING: "running"}
 
@@ -56,8 +56,8 @@ class Work:
     ) -> None:
         self.definition, self.study, self.runner, self.folder = definition, study, runner, folder
         self.timeout, self._quiet = timeout, quiet
-        self._check_data()
-        self.trials = self._queue(trials)
+        self.trials = tickets.queue(study, definition, trials)
+        tickets.register(study)
         self._current: int | None = None
         self._is_taken_away = False
         self._kept: int | None = None
@@ -74,7 +74,7 @@ class Work:
         deadline = time.monotonic() + self.timeout if self.timeout is not None else None
         with stop_on_signals() as self._stop, self._progress:
             while not self._stop() and (deadline is None or time.monotonic() < deadline):
-                for number in tickets.bury_the_dead(self.study):
+                for number in tickets.release_dead(self.study):
                     self._progress.say(f"trial {number} was running in a process that is gone; it is queued again")
                 if not self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
                     return
@@ -131,7 +131,7 @@ class Work:
             raise
         if not result.is_finished and not watcher.is_pruned:
             raise _Stopped
-        trial.set_user_attr(RESULT, asdict(result))
+        trial.set_user_attr(RESULT, result_attribute(asdict(result), trial.user_attrs, settings))
         if watcher.is_pruned:
             raise optuna.TrialPruned
         return result.score
@@ -142,7 +142,7 @@ class Work:
             return
         self.study.tell(self._current, state=TrialState.FAIL, skip_if_finished=True)
         trial = self.study.get_trials(deepcopy=False)[self._current]
-        if trial.state == TrialState.FAIL and NOTE not in trial.user_attrs:
+        if trial.state == TrialState.FAIL:
             tickets.queue_again(self.study, trial, failed=failed)
 
     def rows(self) -> list[TrialRow]:
@@ -153,12 +153,7 @@ class Work:
     def _row(self, trial: FrozenTrial) -> TrialRow:
         attributes = trial.user_attrs
         state = _STATES.get(trial.state) or ("failed" if NOTE in attributes else "interrupted")
-        found = dict(attributes.get(RESULT, {}))
-        result = (
-            Result(**{**found, "history": {int(epoch): score for epoch, score in found["history"].items()}})
-            if found
-            else None
-        )
+        result = result_of(trial)
         return TrialRow(
             trial.number,
             state,
@@ -170,6 +165,7 @@ class Work:
             seconds=result.seconds if result else 0.0,
             note=attributes.get(NOTE) or (result.note if result else ""),
             history=result.history if result else {},
+            ticket=attributes[tickets.TICKET],
         )
 
     def outcome(self) -> Tuned:
@@ -181,7 +177,7 @@ class Work:
             method=definition.method,
             data=self.runner.parts.name,
             metric=self.metric,
-            sampler="grid" if self._is_exhaustive(self.trials) else definition.sampler,
+            sampler="grid" if tickets.is_exhaustive(definition, self.trials) else definition.sampler,
             ranges=definition.space.ranges,
             rows=rows,
             config=definition.space.config(best.settings) if best else None,
@@ -203,35 +199,7 @@ class Work:
         names = {search.parameter(name, range_): name for name, range_ in self.definition.space.ranges.items()}
         return {names[parameter]: round(float(value), 4) for parameter, value in found.items()}
 
-    def _check_data(self) -> None:
-        mine, known = self.runner.parts.fingerprint, self.study.user_attrs.get(DATA)
-        if known is None:
-            self.study.set_user_attr(DATA, mine)
-        elif known != mine:
-            raise ConfigError(
-                "the study was begun on other data: the train and validation parts are not the same now. Begin "
-                "another study with another --out"
-            )
-
-    def _queue(self, wanted: int | None) -> int:
-        """Queue what is missing from the budget; how many trials it has."""
-        queued = {trial.user_attrs.get(tickets.TICKET) for trial in self.study.get_trials(deepcopy=False)} - {None}
-        # What it is to have is kept before it is queued: a process may be killed in between.
-        known = max(len(queued), self.study.user_attrs.get(BUDGET, 0))
-        trials = wanted if wanted is not None else known or TRIALS
-        total = int(min(trials, self.definition.space.size))
-        if total < known:
-            raise ConfigError(f"the study has {known} trials already; trials must be >= {known}, got {trials}")
-        self.study.set_user_attr(BUDGET, total)
-        is_grid, seed = self._is_exhaustive(trials), self.definition.config.seed
-        tickets.top_up(self.study, self.definition.space, total, is_grid=is_grid, seed=seed)
-        return total
-
-    def _is_exhaustive(self, trials: int) -> bool:
-        """A grid; also where the budget is enough for every point."""
-        return self.definition.sampler == "grid" or self.definition.space.size <= trials
-
     def _stopped(self) -> str:
         finished = sum(row.state in ("complete", "pruned", "failed") for row in self.rows())
         text = f"stopped; {finished} of {self.trials} trials are finished and kept"
-        return text if self.folder is None else f"{text}; go on with: topshelf tune --resume {self.folder.path}"
+        return text if self.folder is None else f"{text}; continue: topshelf tune --resume {self.folder.path}"

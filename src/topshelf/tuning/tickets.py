@@ -8,23 +8,56 @@ a surplus, and is dropped when its turn comes.
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from topshelf import files
+from topshelf.errors import ConfigError
 from topshelf.tuning import search
+from topshelf.tuning.folder import Definition
 from topshelf.tuning.ranges import Space
+from topshelf.tuning.seals import SEAL, sealed
 
-TICKET, ATTEMPT, FAILURES, WORKER = "ticket", "attempt", "failures", "worker"
+TRIALS = 30  # the budget, unless somebody says otherwise
+BUDGET, WORKERS = "trials", "worker "  # attributes of a study; the latter is followed by a process
+TICKET = search.TICKET
+ATTEMPT, FAILURES, WORKER, NOTE = "attempt", "failures", "worker", "note"
 HEARTBEAT = 30  # seconds between two signs of life of a running trial
 GRACE = 120  # seconds without one until another machine's trial counts as dead
 MOST_FAILURES = 3  # a point that takes its process down three times is not tried again
+
+
+def queue(study: Study, definition: Definition, wanted: int | None) -> int:
+    """Queue what is missing from the budget; how many trials it has. ``wanted`` may raise it."""
+    queued = {trial.user_attrs.get(TICKET) for trial in study.get_trials(deepcopy=False)} - {None}
+    known = max(len(queued), budget(study))
+    trials = wanted if wanted is not None else known or TRIALS
+    total = int(min(trials, definition.space.size))
+    if total < known:
+        raise ConfigError(f"the study has {known} trials already; trials must be >= {known}, got {trials}")
+    if total != budget(study):  # kept before the trials are queued: a process may be killed in between
+        study.set_user_attr(BUDGET, sealed({BUDGET: total}))
+    is_grid, seed = is_exhaustive(definition, trials), definition.config.seed
+    top_up(study, definition.space, total, is_grid=is_grid, seed=seed)
+    for trial in _forgotten(study):
+        queue_again(study, trial)
+    return total
+
+
+def budget(study: Study) -> int:
+    """How many trials a study is to have; 0 if nobody has said so."""
+    found = study.user_attrs.get(BUDGET, 0)
+    return int(found[BUDGET] if isinstance(found, dict) else found)  # a plain number: of an earlier version
+
+
+def is_exhaustive(definition: Definition, trials: int) -> bool:
+    """A grid; also where the budget is enough for every point."""
+    return definition.sampler == "grid" or definition.space.size <= trials
 
 
 def top_up(study: Study, space: Space, trials: int, *, is_grid: bool, seed: int) -> None:
@@ -46,7 +79,7 @@ def top_up(study: Study, space: Space, trials: int, *, is_grid: bool, seed: int)
             return
         else:
             point = following
-        study.enqueue_trial(point, user_attrs={TICKET: ticket, ATTEMPT: 1, search.ASKED: point})
+        _enqueue(study, {TICKET: ticket, ATTEMPT: 1, search.ASKED: point})
 
 
 def queue_again(study: Study, trial: FrozenTrial, *, failed: bool = True) -> None:
@@ -56,10 +89,10 @@ def queue_again(study: Study, trial: FrozenTrial, *, failed: bool = True) -> Non
     """
     known = trial.user_attrs
     failures = known.get(FAILURES, 0) + failed
-    if TICKET in known and failures < MOST_FAILURES:
+    if TICKET in known and NOTE not in known and failures < MOST_FAILURES:
         point = trial.params or known[search.ASKED]
         again = {TICKET: known[TICKET], ATTEMPT: known[ATTEMPT] + 1, FAILURES: failures, search.ASKED: point}
-        study.enqueue_trial(point, user_attrs=again)
+        _enqueue(study, again)
 
 
 def is_surplus(study: Study, number: int, attributes: dict[str, Any]) -> bool:
@@ -78,14 +111,14 @@ def counted(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
     return list(first.values())
 
 
-def bury_the_dead(study: Study) -> list[int]:
+def release_dead(study: Study) -> list[int]:
     """Fail the trials of processes that are gone from this machine and queue them again; their numbers.
 
     Those of other machines are found by their heartbeats, which Optuna looks at before each trial.
     """
     found = []
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        if _is_dead(trial):
+        if _is_dead(study, trial):
             now = study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
             if now.state == TrialState.FAIL:  # or it ended, and its process too, since it was looked at
                 queue_again(study, trial)
@@ -95,38 +128,61 @@ def bury_the_dead(study: Study) -> list[int]:
 
 def this_worker() -> dict[str, Any]:
     """Who runs a trial: enough to see, on the same machine, whether it still runs."""
-    return {"machine": _machine(), "pid": os.getpid(), "started": _started(os.getpid())}
+    return dict(zip(("machine", "pid", "started"), files.this_process(), strict=True))
 
 
-def _is_dead(trial: FrozenTrial) -> bool:
+def register(study: Study) -> None:
+    """Name this process as one that works on the study, before it takes its first trial.
+
+    A trial belongs to nobody for a moment, after a process has taken it and before it has signed it. If that process
+    is killed just then, this list tells that nobody who is alive can have it.
+    """
+    worker = this_worker()
+    study.set_user_attr(f"{WORKERS}{worker['machine']}-{worker['pid']}-{worker['started']}", worker)
+
+
+def is_worker(value: Any) -> bool:
+    """Whether a value of a database names a process."""
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("machine"), str)
+        and isinstance(value.get("pid"), int)
+        and value["pid"] > 0
+        and isinstance(value.get("started"), str | None)
+    )
+
+
+def _forgotten(study: Study) -> Iterator[FrozenTrial]:
+    """Interrupted trials whose process was killed after it failed them and before it queued them again."""
+    last: dict[int, FrozenTrial] = {}
+    for trial in counted(study.get_trials(deepcopy=False)):
+        ticket, attempt = trial.user_attrs[TICKET], trial.user_attrs[ATTEMPT]
+        if ticket not in last or attempt > last[ticket].user_attrs[ATTEMPT]:
+            last[ticket] = trial
+    return (trial for trial in last.values() if trial.state == TrialState.FAIL)
+
+
+def _enqueue(study: Study, attributes: dict[str, Any]) -> None:
+    study.enqueue_trial(attributes[search.ASKED], user_attrs={**attributes, SEAL: sealed(attributes)[SEAL]})
+
+
+def _is_dead(study: Study, trial: FrozenTrial) -> bool:
     worker = trial.user_attrs.get(WORKER)
-    if worker is None:  # its process died, or lives, between taking the ticket and signing it
-        begun = trial.datetime_start
-        return begun is not None and datetime.now() - begun > timedelta(seconds=GRACE)
-    if os.name != "posix" or worker["machine"] != _machine():
-        return False  # heartbeats will tell
-    try:
-        os.kill(worker["pid"], 0)  # asks whether it is there; sends nothing
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False  # somebody else's, alive
-    return bool(worker["started"] != _started(worker["pid"]))
+    if worker is not None:
+        return _is_running(worker) is False  # None: of another machine, whose heartbeats will tell
+    others = [value for name, value in study.user_attrs.items() if name.startswith(WORKERS)]
+    others = [value for value in others if value != this_worker()]
+    if all(_is_running(value) is False for value in others):
+        return True  # taken by a process that was killed before it signed
+    begun = trial.datetime_start
+    return begun is not None and datetime.now() - begun > timedelta(seconds=GRACE)
 
 
-def _machine() -> str:
-    """The machine's name; on Linux with the namespace that its process numbers are of, for containers."""
-    namespace = Path("/proc/self/ns/pid")
-    return f"{socket.gethostname()}/{namespace.stat().st_ino if namespace.exists() else ''}"
-
-
-def _started(pid: int) -> str | None:
-    """When a process began, as the system counts; None where it does not say."""
-    try:
-        # After the name, which stands in parentheses and may hold anything, the start is the 20th number.
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
+def _is_running(worker: dict[str, Any]) -> bool | None:
+    machine = worker["machine"]
+    if "/" in machine:  # an earlier version wrote the name itself
+        machine = f"{zlib.crc32(machine.encode()):08x}"
+    return files.is_running(machine, worker["pid"], worker["started"] or "")
 
 
 def _key(attributes: dict[str, Any]) -> tuple[int, int] | None:
