@@ -108,6 +108,12 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     assert not leftovers(out.parent)
 
 
+def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="must not be the current folder"), files.new_folder("."):
+        pass
+
+
 def test_a_folder_that_was_moved_away_last_is_moved_back(tmp_path):
     machine, _, _ = files.this_process()
     old = tmp_path / f".out.{machine}{DEAD}.old"

@@ -132,6 +132,10 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     What is at ``path`` must be an empty folder or nothing, unless ``replace`` is given.
     """
     path = Path(os.path.realpath(path))
+    if path == Path.cwd():  # a shell would be left in a folder that is gone
+        raise ConfigError(
+            f"--out must not be the current folder ({path}), which is replaced whole; name a folder in it"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent, path.name)
