@@ -48,10 +48,10 @@ def test_columns_of_any_name_are_named_as_in_train(csv, tmp_path):
     odd = tmp_path / "odd.csv"
     header, _, rows = csv.read_text().partition("\n")
     assert header.split(",")[:2] == ["user", "item"]
-    odd.write_text(header.replace("user", "visitor").replace("item", "article nr") + "\n" + rows)
+    odd.write_text(header.replace("user", "visitor").replace("item", "thing") + "\n" + rows)
     command = ("tune", "--data", odd, *SHORT, "--trials", "1", "--out", tmp_path / "study")
     assert "--item-column" in topshelf(*command, code=2)
-    assert "1 complete" in topshelf(*command, "--user-column", "visitor", "--item-column", "article nr")
+    assert "1 complete" in topshelf(*command, "--user-column", "visitor", "--item-column", "thing")
     refused = topshelf("tune", "--resume", tmp_path / "study", "--user-column", "visitor", code=2)
     assert "--resume continues a study as it was defined" in refused
 
@@ -116,14 +116,14 @@ def test_a_closed_form_model_is_searched_by_a_grid(csv, tmp_path):
 
 def test_the_page_has_every_part_and_needs_no_matplotlib(csv, tmp_path, plots):
     out = tmp_path / "study"
-    topshelf("tune", "--data", csv, *SHORT, "--trials", "12", "--quiet", "--out", out)
+    topshelf("tune", "--data", csv, *SHORT, "--trials", "18", "--quiet", "--out", out)
     page = (out / "report.html").read_text()
     headings = ("The best", "History", "Validation by epoch", "Importances", "Parallel coordinates", "Trials")
     places = [page.index(f"<h2>{heading}</h2>") for heading in headings]
     assert places == sorted(places)
     assert page.count("<svg") == 4
-    assert "Budget: 12 trials of at most 4 epochs" in page
-    assert page.count("<tr") == 1 + len(json.loads((out / "study.json").read_text())["ranges"]) + 1 + 12
+    assert "Budget: 18 trials of at most 4 epochs" in page
+    assert page.count("<tr") == 1 + len(json.loads((out / "study.json").read_text())["ranges"]) + 1 + 18
     assert f"topshelf train {out}/best.toml" in page
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("topshelf.tuning.files.can_plot", lambda: False)

@@ -33,7 +33,7 @@ def _of_polars(frame: pl.DataFrame, names: list[str], rows: int | None, source: 
 
 
 def _of_pandas(frame: Any, names: list[str], rows: int | None, source: str) -> pl.DataFrame:
-    present = [str(name) for name in frame.columns]
+    present = [_text(name, "column names", source) for name in frame.columns]
     columns = {}
     for name in dict.fromkeys(names):
         if present.count(name) > 1 and rows is None:
