@@ -97,9 +97,14 @@ def write_sealed(path: str | Path, content: dict[str, Any]) -> None:
     write_text(path, json.dumps({**content, _SEAL: _seal(content)}, indent=2) + "\n")
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
-    """What :func:`write_sealed` wrote, checked. A file without a checksum, of an earlier version, is taken as it is."""
+def read_sealed(path: Path, *, is_always_sealed: bool = False) -> dict[str, Any]:
+    """What :func:`write_sealed` wrote, checked.
+
+    A file without a checksum, of an earlier version, is taken as it is, unless it ``is_always_sealed``.
+    """
     content = read_json(path)
+    if is_always_sealed and _SEAL not in content:
+        raise CheckpointError(f"{path} is damaged, or was edited: it has no checksum")
     if (sealed := content.pop(_SEAL, None)) is not None and sealed != _seal(content):
         raise CheckpointError(f"{path} is damaged, or was edited: its checksum does not match its content")
     return content
@@ -205,17 +210,23 @@ def is_free(folder: Path) -> bool:
     return folder.is_dir() and all(is_ours_to_ignore(path) for path in folder.iterdir())
 
 
+def restore(path: Path) -> None:
+    """For readers who find nothing: a folder whose process was killed while it was replaced is moved back."""
+    sweep(path.parent, path.name)
+
+
 def sweep(parent: Path, name: str) -> None:
     """Remove what killed processes left of a file or folder; a folder that was moved away last is moved back."""
     try:
         left = [(path, found) for path in parent.iterdir() if (found := _TEMPORARY.fullmatch(path.name))]
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no name of a folder, such as one with a zero byte
         return
     for path, found in left:
         if found["name"] != name or _is_alive(found, path):
             continue
         if found["kind"] == "old" and not (parent / name).exists():
-            path.rename(parent / name)
+            with suppress(OSError):  # a disk that cannot be written keeps it for later
+                path.rename(parent / name)
         else:
             _remove(path)
 
