@@ -49,7 +49,7 @@ def step(what: str, path: Path) -> None:
 def write(path: str | Path, content: Callable[[Path], object]) -> None:
     """Call ``content(temporary)``, sync the file and move it into place; when that fails, the old file is kept."""
     path = Path(os.path.realpath(path))  # a link stays a link
-    temporary = _beside(path)
+    temporary, is_moved = _beside(path), False
     if not path.parent.is_dir():
         raise CheckpointError(f"cannot write {path}: the folder {path.parent} does not exist; make it first")
     try:
@@ -61,10 +61,13 @@ def write(path: str | Path, content: Callable[[Path], object]) -> None:
         temporary.chmod(0o666 & ~_umask())  # safetensors writes for the owner alone
         step("move", path)
         temporary.replace(path)
+        is_moved = True
         step("done", path)
         _sync_folder(path.parent)
     except _FAILURES as error:
         kept = "the file that was there before is kept" if path.exists() else "nothing was written"
+        if is_moved:
+            kept = "the new file is there, but a loss of power may undo it"
         raise CheckpointError(
             f"cannot write {_final(path)}: {error}; {kept}. Free some space or choose another --out"
         ) from error
@@ -169,12 +172,19 @@ def _move_folder(fresh: Path, path: Path, replace: bool) -> None:
     if old is not None:
         step("replace", path)
         path.rename(old)
-    step("move", path)
-    fresh.rename(path)  # onto an empty folder at most: the system refuses any other
-    step("done", path)
-    _sync_folder(path.parent)
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
+    try:
+        step("move", path)
+        fresh.rename(path)  # onto an empty folder at most: the system refuses any other
+    except OSError:
+        if old is not None:
+            old.rename(path)
+        raise
+    try:
+        step("done", path)
+        _sync_folder(path.parent)
+    finally:
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

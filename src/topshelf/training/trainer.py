@@ -43,6 +43,8 @@ class Progress:
     @classmethod
     def of(cls, state: Any, epochs: int, steps: int) -> Progress:
         """The progress in a state that comes from a file."""
+        if state.keys() != vars(cls()).keys():
+            raise ValueError(f"its progress must have {', '.join(vars(cls()))}, got {', '.join(map(str, state))}")
         progress: Progress = TypeAdapter(cls).validate_json(json.dumps(state), strict=True)  # no "3" for 3
         if not (0 <= progress.best_epoch <= progress.epoch <= epochs and 0 <= progress.step <= steps):
             raise ValueError(f"it stands at epoch {progress.epoch}, step {progress.step}, outside of {epochs} epochs")
@@ -237,17 +239,21 @@ class Trainer:
         self.best_weights, self.progress = state["best_weights"], progress
 
     def _load_optimizer(self, state: Any, progress: Progress) -> None:
-        """Settings must be the config's, and moments must fit: fused loops trust their shapes."""
-        expected = _groups(self.optimizer.state_dict())
-        if _groups(state) != expected:
+        """Settings must be the config's, and moments must fit: torch converts types, and fused loops trust shapes."""
+        expected = self.optimizer.state_dict()["param_groups"]
+        if _groups(state["param_groups"]) != _groups(expected):
             raise ValueError("the optimizer's settings must be those of the run's config")
-        known = {place for group in self.optimizer.state_dict()["param_groups"] for place in group["params"]}
-        if not isinstance(state["state"], dict) or not state["state"].keys() <= known:
-            raise ValueError("the optimizer must have moments for the run's parameters alone")
-        if not state["state"] and (progress.epoch or progress.step):
-            raise ValueError("the optimizer must have moments after the first step, got none")
+        places = [place for group in expected for place in group["params"]]
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        n_steps = progress.epoch * len(self.batches) + progress.step
+        needed = set(expected[0]["params"]) if n_steps else set()  # a loss's own may wait for their turn
+        if not needed <= state["state"].keys() <= set(places):
+            raise ValueError(f"the optimizer must have moments for its parameters, got {sorted(state['state'])}")
+        names = {"step", "mean", "square"} if isinstance(self.optimizer, RowAdam) else {"step", "exp_avg", "exp_avg_sq"}
+        for place, parameter in zip(places, parameters, strict=True):
+            if (moments := state["state"].get(place)) is not None:
+                _check_moments(moments, names, parameter, n_steps)
         self.optimizer.load_state_dict(state)
-        _check_moments(self.optimizer)
 
 
 def load_weights(model: Model, weights: Any) -> None:
@@ -271,28 +277,25 @@ def _load_tensors(module: nn.Module, tensors: Any) -> None:
             raise ValueError(f"{name} must hold numbers, got NaN")
 
 
-def _groups(state: Any) -> list[dict[str, Any]]:
+def _groups(groups: Any) -> list[dict[str, Any]]:
     """The settings of an optimizer's groups, as a file keeps them."""
-    return [{key: list(value) if isinstance(value, tuple) else value for key, value in group.items()}
-            for group in state["param_groups"]]  # fmt: skip
+    return [
+        {key: list(value) if isinstance(value, tuple) else value for key, value in group.items()} for group in groups
+    ]
 
 
-def _check_moments(optimizer: torch.optim.Optimizer) -> None:
-    """Torch does not compare an optimizer's state with its parameters, and compiled code trusts it."""
-    names = {"step", "mean", "square"} if isinstance(optimizer, RowAdam) else {"step", "exp_avg", "exp_avg_sq"}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            moments = optimizer.state.get(parameter, {})
-            if moments and moments.keys() != names:
-                raise ValueError(f"the optimizer's state must have {', '.join(sorted(names))}, got {sorted(moments)}")
-            for name, value in moments.items():
-                _check_moment(name, value, parameter)
-
-
-def _check_moment(name: str, value: Any, parameter: Tensor) -> None:
-    shapes = [(), tuple(parameter.shape[:1])] if name == "step" else [tuple(parameter.shape)]  # RowAdam counts by rows
-    if not isinstance(value, Tensor) or tuple(value.shape) not in shapes or not value.is_floating_point():
-        got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else repr(value)
-        raise ValueError(f"the optimizer's {name} must have the shape {shapes[-1]}, got {got}")
-    if not bool(value.isfinite().all()) or (name != "exp_avg" and name != "mean" and bool((value < 0).any())):
-        raise ValueError(f"the optimizer's {name} must be finite, and no count or square below 0")
+def _check_moments(moments: Any, names: set[str], parameter: Tensor, n_steps: int) -> None:
+    """What an optimizer knows of a parameter, from a file."""
+    if moments.keys() != names:
+        raise ValueError(f"the optimizer's state must have {', '.join(sorted(names))}, got {sorted(moments)}")
+    for name, value in moments.items():
+        shapes = [(), tuple(parameter.shape[:1])] if name == "step" else [tuple(parameter.shape)]  # RowAdam's, by rows
+        if not isinstance(value, Tensor) or tuple(value.shape) not in shapes or value.dtype != parameter.dtype:
+            got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else repr(value)
+            raise ValueError(
+                f"the optimizer's {name} must be {shapes[-1]} of {parameter.dtype}, as its parameter, got {got}"
+            )
+        if not bool(value.isfinite().all()) or (name not in ("exp_avg", "mean") and bool((value < 0).any())):
+            raise ValueError(f"the optimizer's {name} must be finite, and no count or square below 0")
+    if bool((moments["step"] > n_steps).any()) or bool(moments["step"].frac().any()):
+        raise ValueError(f"the optimizer's step must be a whole number of at most {n_steps} steps")
