@@ -164,7 +164,7 @@ def test_an_edited_config_is_said(tmp_path, two, driver):
     assert "train.epochs is 3, was 2" in noted
 
 
-@pytest.mark.parametrize("command", ["train", "blend", "diagnose"])
+@pytest.mark.parametrize("command", ["train", "blend", "diagnose", "tune"])
 def test_foreign_files_are_never_overwritten(driver, tmp_path, clicks, runs, command):
     """Train, blend and diagnose wrote into a folder that holds something else."""
     out = tmp_path / "out"
@@ -176,6 +176,7 @@ def test_foreign_files_are_never_overwritten(driver, tmp_path, clicks, runs, com
         "train": ["train", "--data", clicks, *options(model__dim=8)],
         "blend": ["blend", runs / "mf", runs / "ease"],
         "diagnose": ["diagnose", runs / "mf", "--epochs", "1", "--users", "5"],
+        "tune": ["tune", "--data", clicks, "--trials", "1"],
     }[command]
     ended = driver.topshelf(*arguments, "--out", out)
     assert ended.code == 2, ended
