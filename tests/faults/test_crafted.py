@@ -12,11 +12,11 @@ import pytest
 
 from faults.crafting import cases, some
 from faults.driver import must
-from faults.judging import FAILURES, FINISHED, REFUSED, SAID, SAME, UNFINISHED, counted, judged
+from faults.judging import FAILURES, FINISHED, REFUSED, UNFINISHED, counted, judged
 
-# Cases of all kinds below; docs/reliability.md says so.
-N_CRAFTED = 1022
-OUTCOMES = {REFUSED: 968, SAME: 45, SAID: 9}
+# The least number of cases of all kinds below, and of those that are refused; docs/reliability.md says so. Where a byte is
+# flipped in the id of a run, which is drawn, chance decides whether anything is lost.
+N_CRAFTED, N_REFUSED = 1000, 900
 SLOW_SEEDS = range(2)  # all cases, with other damage for each seed
 FLIPS = 8
 COUNTS: Counter[str] = Counter()
@@ -36,7 +36,9 @@ def test_a_crafted_run_is_refused_or_the_same(driver, pristine, tmp_path, kind):
 
 def test_the_outcomes_are_those_of_the_page():
     """The numbers that docs/reliability.md gives; after the tests above."""
-    assert COUNTS == OUTCOMES
+    assert COUNTS.total() >= N_CRAFTED
+    assert COUNTS[REFUSED] >= N_REFUSED
+    assert not any(COUNTS[failure] for failure in FAILURES)
 
 
 @pytest.mark.slow

@@ -26,7 +26,5 @@ def test_the_page_gives_the_counts_of_the_tests(command, count):
     assert int(row[1].replace(",", "")) == count
 
 
-def test_the_page_gives_the_outcomes_of_the_crafted_folders():
-    assert sum(test_crafted.OUTCOMES.values()) == test_crafted.N_CRAFTED
-    for outcome, count in test_crafted.OUTCOMES.items():
-        assert re.search(rf"\b{count:,}\b", PAGE.read_text()), outcome
+def test_the_page_says_how_many_crafted_folders_are_refused():
+    assert f"more than {test_crafted.N_REFUSED} are refused" in " ".join(PAGE.read_text().split())
