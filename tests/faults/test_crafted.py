@@ -14,8 +14,8 @@ from faults.crafting import cases, some
 from faults.driver import must
 from faults.judging import FAILURES, FINISHED, REFUSED, UNFINISHED, counted, judged
 
-# The least number of cases of all kinds below, and of those that are refused; docs/reliability.md says so. Where a byte is
-# flipped in the id of a run, which is drawn, chance decides whether anything is lost.
+# The least number of cases of all kinds below, and of those that are refused; docs/reliability.md says so. A byte may
+# be flipped in the id of a run, which is drawn: chance then decides whether the folder is refused.
 N_CRAFTED, N_REFUSED = 1000, 900
 SLOW_SEEDS = range(2)  # all cases, with other damage for each seed
 FLIPS = 8
