@@ -474,7 +474,7 @@ def test_from_training_to_lists_on_the_command_line(tmp_path):
     assert "give --out FOLDER" in topshelf("blend", *runs, code=2)
     metrics = runs[1] / "metrics.json"
     metrics.write_text('{"valid": {"ndcg@5": "high"}}')
-    assert "metrics.json is of another run (None)" in topshelf("blend", *runs, "--out", tmp_path / "more", code=2)
+    assert "it has no checksum" in topshelf("blend", *runs, "--out", tmp_path / "more", code=2)
     metrics.write_text("{")
     assert "metrics.json is damaged" in topshelf("blend", *runs, "--out", tmp_path / "more", code=2)
     refused = topshelf("train", "--data", "synthetic", "--model", "blend", "--out", tmp_path / "more", code=2)

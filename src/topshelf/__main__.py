@@ -10,6 +10,9 @@ from types import FrameType
 
 def main() -> None:
     """Import the command line, which takes a second or two, and run it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by `>&-`: its number must not go to a file that is opened later
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     before = signal.signal(signal.SIGINT, _stop)  # an interrupted import would print a traceback of torch
     # Threads that wait by spinning starve each other when the cores are shared. Torch reads this when it is imported;
     # what is set already stays.

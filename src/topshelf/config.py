@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from topshelf.errors import ConfigError, one_of
 
 T = TypeVar("T")
+_MOST_LEVELS = 16  # of nested values; our own settings have four
 
 
 class Settings(BaseModel):
@@ -198,13 +199,30 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """The values of a TOML file, unchecked."""
     path = Path(path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"config file {path} does not exist") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"config file {path} cannot be read: {error}") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The values of a text that may hold anything; a ValueError says what is wrong with it."""
+    try:
+        values = tomllib.loads(text)
     except RecursionError:
-        raise ConfigError(f"config file {path} cannot be read: its values are nested too deeply") from None
+        raise ValueError("its values are nested too deeply") from None
+    level: list[Any] = [values]
+    for _ in range(_MOST_LEVELS):
+        level = [
+            inner
+            for value in level
+            for inner in (value.values() if isinstance(value, dict) else value)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return values
+    raise ValueError(f"its values are nested in more than {_MOST_LEVELS} levels")
 
 
 def preset(data: str, model: str, loss: str) -> dict[str, Any]:
@@ -289,8 +307,8 @@ def _default_names() -> dict[str, Any]:
 
 def _toml_value(text: str) -> Any:
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = parse_toml(f"value = {text}")["value"]
+    except ValueError:
         return text
     return value if isinstance(value, bool | int | float | str | list | dict) else text  # no setting is a date
 

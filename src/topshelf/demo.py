@@ -15,7 +15,7 @@ from topshelf.data.download import cache_folder
 from topshelf.data.movielens import fetch_movielens_from_registry
 from topshelf.errors import ConfigError, DataError
 from topshelf.evaluation import Evaluation, compare
-from topshelf.files import write_text
+from topshelf.files import is_free, write_text
 from topshelf.ragged import merge
 from topshelf.report import Page
 from topshelf.statistics import PairedResult
@@ -109,7 +109,7 @@ def _data(seed: int, offline: bool) -> tuple[Dataset, str]:
 def _claim(out: Path) -> None:
     """A folder is the demonstration's if it is new or empty, or holds its mark; nobody else's run is replaced."""
     mark = out / MARK
-    if out.exists() and any(out.iterdir()) and not mark.exists():
+    if not (is_free(out) or mark.is_file()):
         raise ConfigError(f"{out} holds something that topshelf demo did not make; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     write_text(mark, "Made by topshelf demo, which replaces its runs here.\n")

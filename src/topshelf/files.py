@@ -49,7 +49,7 @@ def step(what: str, path: Path) -> None:
 def write(path: str | Path, content: Callable[[Path], object]) -> None:
     """Call ``content(temporary)``, sync the file and move it into place; when that fails, the old file is kept."""
     path = Path(os.path.realpath(path))  # a link stays a link
-    temporary = _beside(path)
+    temporary, is_moved = _beside(path), False
     if not path.parent.is_dir():
         raise CheckpointError(f"cannot write {path}: the folder {path.parent} does not exist; make it first")
     try:
@@ -61,10 +61,13 @@ def write(path: str | Path, content: Callable[[Path], object]) -> None:
         temporary.chmod(0o666 & ~_umask())  # safetensors writes for the owner alone
         step("move", path)
         temporary.replace(path)
+        is_moved = True
         step("done", path)
         _sync_folder(path.parent)
     except _FAILURES as error:
         kept = "the file that was there before is kept" if path.exists() else "nothing was written"
+        if is_moved:
+            kept = "the new file is there, but a loss of power may undo it"
         raise CheckpointError(
             f"cannot write {_final(path)}: {error}; {kept}. Free some space or choose another --out"
         ) from error
@@ -97,9 +100,14 @@ def write_sealed(path: str | Path, content: dict[str, Any]) -> None:
     write_text(path, json.dumps({**content, _SEAL: _seal(content)}, indent=2) + "\n")
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
-    """What :func:`write_sealed` wrote, checked. A file without a checksum, of an earlier version, is taken as it is."""
+def read_sealed(path: Path, *, is_always_sealed: bool = False) -> dict[str, Any]:
+    """What :func:`write_sealed` wrote, checked.
+
+    A file without a checksum, of an earlier version, is taken as it is, unless it ``is_always_sealed``.
+    """
     content = read_json(path)
+    if is_always_sealed and _SEAL not in content:
+        raise CheckpointError(f"{path} is damaged, or was edited: it has no checksum")
     if (sealed := content.pop(_SEAL, None)) is not None and sealed != _seal(content):
         raise CheckpointError(f"{path} is damaged, or was edited: its checksum does not match its content")
     return content
@@ -164,12 +172,19 @@ def _move_folder(fresh: Path, path: Path, replace: bool) -> None:
     if old is not None:
         step("replace", path)
         path.rename(old)
-    step("move", path)
-    fresh.rename(path)  # onto an empty folder at most: the system refuses any other
-    step("done", path)
-    _sync_folder(path.parent)
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
+    try:
+        step("move", path)
+        fresh.rename(path)  # onto an empty folder at most: the system refuses any other
+    except OSError:
+        if old is not None:
+            old.rename(path)
+        raise
+    try:
+        step("done", path)
+        _sync_folder(path.parent)
+    finally:
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
@@ -205,17 +220,23 @@ def is_free(folder: Path) -> bool:
     return folder.is_dir() and all(is_ours_to_ignore(path) for path in folder.iterdir())
 
 
+def restore(path: Path) -> None:
+    """For readers who find nothing: a folder whose process was killed while it was replaced is moved back."""
+    sweep(path.parent, path.name)
+
+
 def sweep(parent: Path, name: str) -> None:
     """Remove what killed processes left of a file or folder; a folder that was moved away last is moved back."""
     try:
         left = [(path, found) for path in parent.iterdir() if (found := _TEMPORARY.fullmatch(path.name))]
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no name of a folder, such as one with a zero byte
         return
     for path, found in left:
         if found["name"] != name or _is_alive(found, path):
             continue
         if found["kind"] == "old" and not (parent / name).exists():
-            path.rename(parent / name)
+            with suppress(OSError):  # a disk that cannot be written keeps it for later
+                path.rename(parent / name)
         else:
             _remove(path)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from runs import assert_same, state_of
 from topshelf.config import make_config, merged
 from topshelf.data import generate, make_split
 from topshelf.data.datasets import Dataset
@@ -23,40 +23,7 @@ from topshelf.training import phases as phases_module
 from topshelf.training.folder import RunFolder
 
 COMMAND = [sys.executable, "-c", "from topshelf.cli import main; main()", "train"]
-COSTS = ("seconds", "peak_mib", "log_text", "run", "model_sha256", "checksum")
 SMALL = {"k": 5, "train": {"epochs": 6, "batch_size": 32, "validate_every": 2, "checkpoint_seconds": 0.0}}
-
-
-def state_of(out):
-    """Everything a run left behind, without the seconds and the memory it took."""
-    folder = RunFolder(out)
-    log = [json.loads(line) for line in folder.log.read_text().splitlines()]
-    metrics = json.loads(folder.metrics.read_text())
-    state = {"model": folder.load_model(), "checkpoint": folder.load_checkpoint()}
-    return _without_seconds({"log": log, "metrics": metrics, "state": state})
-
-
-def _without_seconds(value):
-    if isinstance(value, dict):
-        return {key: _without_seconds(item) for key, item in value.items() if key not in COSTS}
-    return [_without_seconds(item) for item in value] if isinstance(value, list) else value
-
-
-def assert_same(first, second):
-    if isinstance(first, torch.Tensor):
-        assert_close(first, second, rtol=0, atol=0, equal_nan=True)
-    elif isinstance(first, dict):
-        assert first.keys() == second.keys()
-        for key in first:
-            if key == "extra":  # carries the first phase's log, seconds included
-                continue
-            assert_same(first[key], second[key])
-    elif isinstance(first, list):
-        assert len(first) == len(second)
-        for one, other in zip(first, second, strict=True):
-            assert_same(one, other)
-    else:
-        assert first == second
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from topshelf.data.readers import from_table, read_table
 from topshelf.data.splits import KINDS, Split, carve_validation, make_split
 from topshelf.data.synthetic import generate
 from topshelf.errors import ConfigError, DataError, TopshelfWarning, at_least, one_of
+from topshelf.files import restore
 
 ADDRESS = "https://raw.githubusercontent.com/Tiny-Snow/IR-Benchmark-Dataset/main/data_iid/{}/proc.zip"
 CORE_10 = "iterative 10-core, per-user random 80/20 split (seed 0), test items unseen in train dropped"
@@ -174,6 +175,8 @@ def load(
     """
     name, path = str(source), Path(source)
     columns = Columns(user, item, weight, timestamp, dates)
+    if name not in DATASETS and not _exists(path):
+        restore(path)
     if name in DATASETS or (_exists(path) and is_given(path)):
         more = {"separator": separator, "min_rating": min_rating, "core": core or None}
         _refuse_settings(name, {**columns._asdict(), **more})

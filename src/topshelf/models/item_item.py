@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from topshelf import kernels
-from topshelf.errors import ConfigError, TopshelfError, at_least
+from topshelf.errors import ConfigError, DataError, TopshelfError, at_least
 from topshelf.models.base import HistoryRows, Model
 from topshelf.ragged import Ragged
 
@@ -75,6 +75,19 @@ class SparseItemItem(Model):
             if (stored := state.get(prefix + name)) is not None:
                 setattr(self, name, getattr(self, name).new_empty(stored.shape))
         super()._load_from_state_dict(state, prefix, *more)
+        if all(prefix + name in state for name in ("indptr", "indices", "values")):  # others are said by torch
+            self._check_weights()
+
+    def _check_weights(self) -> None:
+        """Weights come from a file, and every index of them is trusted from here on."""
+        lists = Ragged(self.indptr, self.indices.long()).check(self.n_items, "the weights", n_lists=self.n_items)
+        keys = lists.owner() * self.n_items + lists.indices
+        if keys.unique().numel() != keys.numel():
+            raise DataError("the weights must name an item once in each list, got one more often")
+        if self.values.shape != self.indices.shape:
+            raise DataError(
+                f"there must be a weight for each of {self.indices.numel()} items, got {self.values.numel()}"
+            )
 
 
 def attached(positives: Ragged | None, model: Model) -> HistoryRows:

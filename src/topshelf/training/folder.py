@@ -23,7 +23,6 @@ import platform
 import re
 import secrets
 import sys
-import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -37,7 +36,7 @@ import polars as pl
 import torch
 
 from topshelf import files
-from topshelf.config import RunConfig, make_config, read_config, to_toml
+from topshelf.config import RunConfig, make_config, parse_toml, read_config, to_toml
 from topshelf.data import Dataset, IdMap, Interactions, Split
 from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfWarning
 from topshelf.ragged import Ragged
@@ -123,12 +122,16 @@ class RunFolder:
         """What run.json says; None for a folder of a version that wrote none."""
         if not self.identity_file.exists():
             return None
-        content = files.read_sealed(self.identity_file)
+        content = files.read_sealed(self.identity_file, is_always_sealed=True)
         if content.get("format") != _FORMAT or not isinstance(content.get("run"), str):
             raise CheckpointError(
                 f"{self.identity_file} must have format {_FORMAT} and the id of a run, got format "
                 f"{content.get('format')!r}; it is damaged, or of another version of topshelf"
             )
+        try:
+            parse_toml(content["config"])
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise CheckpointError(f"{self.identity_file} is damaged: its config cannot be read: {error}") from None
         return content
 
     @property
@@ -148,13 +151,13 @@ class RunFolder:
     def _check_config(self, values: Mapping[str, Any]) -> None:
         """Refuse another run's config and one that was cut off; say what a person has changed."""
         text = self.config.read_text(encoding="utf-8")
-        began_as = str(self.identity and self.identity.get("config"))
+        began_as = self.identity["config"] if self.identity is not None else text
         if text == began_as:
             return
         label = _LABEL.match(text)
         if label is not None and label[1] != self.run:
             raise CheckpointError(f"{self.config} is of another run ({label[1]}) than {self.path} ({self.run})")
-        before, now = _flat(tomllib.loads(began_as)), _flat(values)
+        before, now = _flat(parse_toml(began_as)), _flat(values)
         if missing := [name for name in before if name not in now]:
             named = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
             raise CheckpointError(
@@ -183,6 +186,7 @@ class RunFolder:
     def _save_dataset(self, dataset: Dataset) -> None:
         split = dataset.split
         state: dict[str, Any] = {"name": dataset.name, "kind": split.kind, "notes": dict(split.notes)}
+        state["n_items"] = split.n_items
         for part in _PARTS:
             if (interactions := getattr(split, part)) is not None:
                 state[part] = {"indptr": _tensor(interactions.indptr), "indices": _tensor(interactions.indices)}
@@ -199,10 +203,14 @@ class RunFolder:
         state = checkpoint.load(self.interactions)
         users, items = _read_parquet(self.users), _read_parquet(self.items)
         try:
-            maps = IdMap(users["id"]), IdMap(items["id"])
+            maps = _ids(users), _ids(items)
+            if state.get("n_items", len(maps[1])) != len(maps[1]):
+                raise DataError(f"there must be {state['n_items']} items, got {len(maps[1])} ids")
             parts = {name: _interactions(state[name], name, *maps) for name in _PARTS if name in state}
-            split = Split(**parts, kind=str(state["kind"]), notes=dict(state["notes"]))
+            split = Split(**parts, kind=str(state["kind"]), notes=_notes(state["notes"]))
             _check_disjoint(parts)
+            if not len(split.train):
+                raise DataError("the train part must hold interactions, got none")
             titles = items["title"].cast(pl.String).to_list() if "title" in items.columns else None
             return Dataset(str(state["name"]), split, titles)
         except (KeyError, AttributeError, TypeError, ValueError, DataError, pl.exceptions.PolarsError) as error:
@@ -240,7 +248,7 @@ class RunFolder:
 
     def load_metrics(self) -> dict[str, Any]:
         """The numbers, refused where they are not of this run's model."""
-        content = files.read_sealed(self.metrics)
+        content = files.read_sealed(self.metrics, is_always_sealed=self.run is not None)
         if self.run is None:
             return content
         remedy = f"Write it again: delete it, then topshelf train --resume {self.path}"
@@ -296,6 +304,18 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _interactions(state: Mapping[str, Any], name: str, users: IdMap, items: IdMap) -> Interactions:
     lists = Ragged(state["indptr"], state["indices"]).check(len(items), name, n_lists=len(users), unique=True)
     return Interactions(lists.indptr.numpy(), lists.indices.numpy(), users, items)
+
+
+def _ids(table: pl.DataFrame) -> IdMap:
+    if table["id"].dtype not in (pl.Int64, pl.String):  # an IdMap has no others
+        raise DataError(f"ids must be whole numbers or text, got {table['id'].dtype}")
+    return IdMap(table["id"])
+
+
+def _notes(notes: Any) -> dict[str, int]:
+    if not isinstance(notes, dict) or not all(type(k) is str and type(n) is int for k, n in notes.items()):
+        raise DataError(f"notes must be counts by name, got {notes!r}")
+    return notes
 
 
 def _check_disjoint(parts: Mapping[str, Interactions]) -> None:

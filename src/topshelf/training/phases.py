@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,15 +75,19 @@ class Outcome:
         """A model with the weights and numbers of a state that comes from a file, so each is checked."""
         load_weights(model, state["model"])
         score, measured = state["valid_score"], state["measured"]
-        if type(state["best_epoch"]) is not int or not isinstance(state["seconds"], int | float):
+        if type(state["best_epoch"]) is not int or state["best_epoch"] < 0 or not _is_finite(state["seconds"]):
             raise ValueError(
                 f"best_epoch and seconds must be numbers, got {state['best_epoch']!r}, {state['seconds']!r}"
             )
-        if not (score is None or isinstance(score, int | float)):
+        if not (score is None or _is_finite(score)):
             raise ValueError(f"valid_score must be a number, got {score!r}")
         if measured is not None:
             check_json(measured)
         return cls(model, state["best_epoch"], float(state["seconds"]), score, measured)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class Phases:
@@ -117,7 +122,7 @@ class Phases:
                 measured = self._measured(Outcome(model, 0, 0.0))
             model.fit(self.lists.histories(self.config))
             return Outcome(model, 0, time.perf_counter() - started, valid_score, measured)
-        if checkpoint is None or _phase(checkpoint) == "train":
+        if checkpoint is None or _phase(checkpoint, self.config) == "train":
             self._drive(self._first_trainer, "train", {}, checkpoint)
             progress = self._first_trainer.progress
             chosen = Outcome(model, progress.best_epoch, progress.seconds, progress.best_score)
@@ -207,30 +212,32 @@ class Phases:
         return build_model(self.config, self.split.n_users, self.split.n_items).to(self.config.train.device)
 
 
-def _phase(checkpoint: dict[str, Any]) -> str:
+def _phase(checkpoint: dict[str, Any], config: RunConfig) -> str:
     """The phase that a checkpoint is of; its structure is checked, for files are untrusted."""
-    found, extra = checkpoint.get("phase"), checkpoint.get("extra")
-    kinds: dict[str, Any] = {
-        "best_epoch": int,
-        "seconds": float,
-        "valid_score": float,
-        "measured": (dict, type(None)),
-        "log": str,
-    }
-    is_sound = isinstance(checkpoint.get("trainer"), dict) and (
-        found == "train"
-        or (
-            found == "refit"
-            and isinstance(extra, dict)
-            and all(name in extra and isinstance(extra[name], kind) for name, kind in kinds.items())
-            and extra["best_epoch"] >= 1
-        )
-    )
-    if not is_sound:
-        raise CheckpointError(
-            f"the checkpoint is damaged: it has no state of a phase that can be resumed, got {found!r}"
-        )
+    found = checkpoint.get("phase")
+    try:
+        if not isinstance(checkpoint["trainer"], dict) or found not in ("train", "refit"):
+            raise ValueError(f"it must have the state of a phase, train or refit, got {found!r}")
+        if found == "refit":
+            _check_extra(checkpoint["extra"], config)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"the checkpoint is damaged: it has no state that can be resumed: {error}") from None
     return str(found)
+
+
+def _check_extra(extra: Any, config: RunConfig) -> None:
+    """What a refit must know of the first phase (``_handed_on``)."""
+    best, refit = extra["best_epoch"], config.train.refit
+    if type(best) is not int or not 1 <= best <= config.train.epochs:
+        raise ValueError(f"best_epoch must be one of {config.train.epochs} epochs, got {best!r}")
+    if not refit or not _is_finite(extra["seconds"]) or not _is_finite(extra["valid_score"]):
+        raise ValueError("a refit must be asked for, and have the seconds and the score of the first phase")
+    if not isinstance(extra["log"], str):
+        raise ValueError(f"log must be text, got {type(extra['log']).__name__}")
+    if extra["measured"] is not None:
+        if refit != "all":
+            raise ValueError("only a refit on all has numbers from before it")
+        check_json(extra["measured"])
 
 
 def _check_parts(lists: Lists, kind: str, test_fraction: float) -> None:

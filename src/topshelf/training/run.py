@@ -151,11 +151,26 @@ def load(out: str | Path) -> Fitted:
         outcome = Outcome.of(model, state)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{folder.model} does not fit its config, or is damaged: {error}") from None
+    _check_seen(folder, config, dataset, state)
     lists = Lists.of(dataset.split, "cpu")
     # Until its last phase is over, a run's model is that of the first, which has seen train alone.
     model.attach(lists.histories(config) if "refit" in state or folder.is_finished else lists.train)
     folder.say_if_unfinished(outcome.best_epoch)
     return Fitted(config, dataset, **vars(outcome), is_finished=folder.is_finished)
+
+
+def _check_seen(folder: RunFolder, config: RunConfig, dataset: Dataset, state: dict[str, Any]) -> None:
+    """The model must have seen what the config says: the lists and the numbers of a run depend on it."""
+    refit = config.train.refit
+    if folder.run is None or not (folder.is_finished or "refit" in state):
+        return  # of an earlier version, or of the first phase
+    if state.get("refit") != refit:
+        raise CheckpointError(
+            f"{folder.model} was fitted with train.refit = {state.get('refit')!r}, and {folder.config.name} says "
+            f"{refit!r}; set it back, or train a new run"
+        )
+    if (state["measured"] is None) == (refit == "all" and len(dataset.split.test) > 0):
+        raise CheckpointError(f"{folder.model} is damaged: only a model refitted on all has numbers from before that")
 
 
 def save(fitted: Fitted, out: str | Path) -> None:

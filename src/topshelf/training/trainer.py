@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from pydantic import TypeAdapter
-from torch import Tensor
+from torch import Tensor, nn
 
 from topshelf.config import ThresholdSettings, TrainSettings
 from topshelf.errors import CheckpointError, TrainingError
@@ -43,11 +43,20 @@ class Progress:
     @classmethod
     def of(cls, state: Any, epochs: int, steps: int) -> Progress:
         """The progress in a state that comes from a file."""
+        if state.keys() != vars(cls()).keys():
+            raise ValueError(f"its progress must have {', '.join(vars(cls()))}, got {', '.join(map(str, state))}")
         progress: Progress = TypeAdapter(cls).validate_json(json.dumps(state), strict=True)  # no "3" for 3
         if not (0 <= progress.best_epoch <= progress.epoch <= epochs and 0 <= progress.step <= steps):
             raise ValueError(f"it stands at epoch {progress.epoch}, step {progress.step}, outside of {epochs} epochs")
-        if not all(record.keys() >= {"epoch", "loss"} for record in progress.history):
-            raise ValueError("its history has records without epoch or loss")
+        if [record.get("epoch") for record in progress.history] != list(range(1, progress.epoch + 1)):
+            raise ValueError(f"its history must have a record of each of its {progress.epoch} epochs")
+        scores = {record["epoch"]: record["valid"] for record in progress.history if "valid" in record}
+        if progress.best_score != scores.get(progress.best_epoch, -math.inf) or any(
+            score > progress.best_score for score in scores.values()
+        ):
+            raise ValueError(f"its best epoch must be that of its history, got {progress.best_epoch}")
+        if not math.isfinite(progress.loss_sum):
+            raise ValueError(f"its loss must be finite, got {progress.loss_sum}")
         return progress
 
 
@@ -221,31 +230,72 @@ class Trainer:
             if state["best_weights"] is not None:
                 load_weights(self.model, state["best_weights"])  # only to see that they fit
             load_weights(self.model, state["model"])
-            self.loss.load_state_dict(state["loss"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            _check_moments(self.optimizer)
+            _load_tensors(self.loss, state["loss"])
+            if (state["best_weights"] is None) != (progress.best_epoch == 0 or self.validate is None):
+                raise ValueError(f"it must have the weights of its best epoch, {progress.best_epoch}")
+            self._load_optimizer(state["optimizer"], progress)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             raise CheckpointError(f"the checkpoint does not fit this run, or is damaged: {error}") from None
         self.best_weights, self.progress = state["best_weights"], progress
 
+    def _load_optimizer(self, state: Any, progress: Progress) -> None:
+        """Settings must be the config's, and moments must fit: torch converts types, and fused loops trust shapes."""
+        expected = self.optimizer.state_dict()["param_groups"]
+        if _groups(state["param_groups"]) != _groups(expected):
+            raise ValueError("the optimizer's settings must be those of the run's config")
+        places = [place for group in expected for place in group["params"]]
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        n_steps = progress.epoch * len(self.batches) + progress.step
+        needed = set(expected[0]["params"]) if n_steps else set()  # a loss's own may wait for their turn
+        if not needed <= state["state"].keys() <= set(places):
+            raise ValueError(f"the optimizer must have moments for its parameters, got {sorted(state['state'])}")
+        names = {"step", "mean", "square"} if isinstance(self.optimizer, RowAdam) else {"step", "exp_avg", "exp_avg_sq"}
+        for place, parameter in zip(places, parameters, strict=True):
+            if (moments := state["state"].get(place)) is not None:
+                _check_moments(moments, names, parameter, n_steps)
+        self.optimizer.load_state_dict(state)
+
 
 def load_weights(model: Model, weights: Any) -> None:
-    """Weights that come from a file: every name and shape must fit, every number must be finite."""
-    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
-        raise ValueError("a model's weights must be named tensors")
-    model.load_state_dict(weights)
+    """Weights that come from a file: every name, shape and type must fit, every number must be finite."""
+    _load_tensors(model, weights)
     for name, value in model.state_dict().items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise ValueError(f"the weights of {name} must be finite")
 
 
-def _check_moments(optimizer: torch.optim.Optimizer) -> None:
-    """Torch does not compare the shapes of an optimizer's state with those of its parameters; a step would fail."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            for name, value in optimizer.state.get(parameter, {}).items():
-                # One number for all, one for each row (row-wise Adam's steps), or one for each weight.
-                if isinstance(value, Tensor) and value.shape != parameter.shape[: value.dim()]:
-                    raise ValueError(
-                        f"the optimizer's {name} must have the shape {tuple(parameter.shape)}, got {tuple(value.shape)}"
-                    )
+def _load_tensors(module: nn.Module, tensors: Any) -> None:
+    """Torch would convert other types, and lose digits."""
+    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
+        raise ValueError(f"the state of {type(module).__name__} must be named tensors")
+    for name, value in module.state_dict().items():
+        if name in tensors and tensors[name].dtype != value.dtype:
+            raise ValueError(f"{name} must be of {value.dtype}, got {tensors[name].dtype}")
+    module.load_state_dict(tensors)
+    for name, value in module.state_dict().items():
+        if value.is_floating_point() and bool(value.isnan().any()):
+            raise ValueError(f"{name} must hold numbers, got NaN")
+
+
+def _groups(groups: Any) -> list[dict[str, Any]]:
+    """The settings of an optimizer's groups, as a file keeps them."""
+    return [
+        {key: list(value) if isinstance(value, tuple) else value for key, value in group.items()} for group in groups
+    ]
+
+
+def _check_moments(moments: Any, names: set[str], parameter: Tensor, n_steps: int) -> None:
+    """What an optimizer knows of a parameter, from a file."""
+    if moments.keys() != names:
+        raise ValueError(f"the optimizer's state must have {', '.join(sorted(names))}, got {sorted(moments)}")
+    for name, value in moments.items():
+        shapes = [(), tuple(parameter.shape[:1])] if name == "step" else [tuple(parameter.shape)]  # RowAdam's, by rows
+        if not isinstance(value, Tensor) or tuple(value.shape) not in shapes or value.dtype != parameter.dtype:
+            got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else repr(value)
+            raise ValueError(
+                f"the optimizer's {name} must be {shapes[-1]} of {parameter.dtype}, as its parameter, got {got}"
+            )
+        if not bool(value.isfinite().all()) or (name not in ("exp_avg", "mean") and bool((value < 0).any())):
+            raise ValueError(f"the optimizer's {name} must be finite, and no count or square below 0")
+    if bool((moments["step"] > n_steps).any()) or bool(moments["step"].frac().any()):
+        raise ValueError(f"the optimizer's step must be a whole number of at most {n_steps} steps")
