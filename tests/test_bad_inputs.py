@@ -74,14 +74,13 @@ def test_nothing_but_full_users_is_an_error():
     data = split_of([[1, 1]], [[0, 0]], [[0, 0]])
     with pytest.raises(DataError, match="the valid part of the given split is empty"):
         fit(config(), data)
-    full = split_of([[1, 1], [1, 1]], [[0, 0], [0, 0]], [[0, 0], [0, 0]])
-    full = Dataset("t", Split(full.split.train, full.split.train, full.split.train, "given"))
+    full = split_of([[1, 1], [0, 0]], [[0, 0], [1, 0]], [[0, 0], [0, 1]])
     with pytest.raises(TrainingError, match="no user has both a positive and a negative item"):
         fit(config(), full)
 
 
 def test_a_catalogue_of_one_item_has_nothing_to_rank():
-    data = split_of([[1], [0]], [[0], [1]], [[0], [1]])
+    data = split_of([[1], [0], [0]], [[0], [1], [0]], [[0], [0], [1]])
     with pytest.raises(ConfigError, match=r"k must be <= 1 \(table has 1 items\), got 2"):
         fit(config(), data)
     with pytest.raises(TrainingError, match="nothing to rank"):
@@ -206,8 +205,9 @@ def test_metrics_are_valid_json_even_where_a_metric_is_undefined(tmp_path):
     both = Dataset("t", Split(data.split.train, data.split.valid, data.split.valid, "given"))
     with pytest.raises(DataError, match="the test part"):
         fit(config(), data)
-    with pytest.raises(DataError):
-        fit(config(), both, out=tmp_path / "run")  # valid and test share items: refused by the evaluation
+    with pytest.raises(DataError, match=r"the parts together \(they must not share interactions\)"):
+        fit(config(), both, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
     one = split_of([[1, 1, 0, 0], [0, 1, 1, 0]], [[0, 0, 1, 0], [1, 0, 0, 0]], [[0, 0, 0, 1], [0, 0, 0, 1]])
     fit(config(), one, out=tmp_path / "one")
     text = (tmp_path / "one" / "metrics.json").read_text()

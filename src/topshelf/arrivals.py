@@ -43,9 +43,10 @@ def arrive(histories: Any, has: Ragged, users: IdMap, items: IdMap) -> Arrivals:
     named = _named(histories)
     found = [users.get(name) if isinstance(histories, Mapping) else None for name in named]
     rows = torch.tensor([NOT_KNOWN if row is None else row for row in found], dtype=torch.int64)
-    names = [name if row is None else users.ids([row])[0] for name, row in zip(named, found, strict=True)]
+    known = iter(users.ids(rows[rows != NOT_KNOWN]))
+    names = [name if row is None else next(known) for name, row in zip(named, found, strict=True)]
     owner = np.repeat(np.arange(len(named)), [len(some) for some in named.values()])
-    index = _known_items([item for some in named.values() for item in some], items)
+    index = _known_items([item for some in named.values() for item in some], items, bool((rows != NOT_KNOWN).any()))
     is_item = index != NOT_KNOWN
     old = has.select(rows[rows != NOT_KNOWN])
     old_owner = (rows != NOT_KNOWN).nonzero().squeeze(1)[old.owner()]
@@ -72,15 +73,15 @@ def _named(histories: Any) -> dict[Any, list[Any]]:
     return {name: list(some) for name, some in named.items()}
 
 
-def _known_items(wanted: list[Any], items: IdMap) -> np.ndarray:
-    """The index of each item, or NOT_KNOWN, which is said."""
+def _known_items(wanted: list[Any], items: IdMap, may_be_none: bool) -> np.ndarray:
+    """The index of each item, or NOT_KNOWN, which is said; all may be unknown where users have others in the data."""
     index = np.array([NOT_KNOWN if (at := items.get(item)) is None else at for item in wanted], dtype=np.int64)
     unknown = list(dict.fromkeys(item for item, at in zip(wanted, index.tolist(), strict=True) if at == NOT_KNOWN))
     if not unknown:
         return index
     first = ", ".join(repr(item) for item in unknown[:_NAMED]) + ", ..." * (len(unknown) > _NAMED)
     n_rows = int((index == NOT_KNOWN).sum())
-    if n_rows == len(wanted):
+    if n_rows == len(wanted) and not may_be_none:
         like = ", ".join(map(repr, items.ids(range(min(3, len(items))))))
         raise DataError(
             f"none of the {len(unknown)} items is in the run's data, got {first}; its items are like {like}"

@@ -255,6 +255,25 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def edits(before: str, now: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """What was done to a config file since it was written: settings that are gone, and changed ones, in words."""
+    old, new = _flat(parse_toml(before)), _flat(now)
+    changed = {
+        name: f"{name} is {value!r}, was {old.get(name, 'not set')!r}"
+        for name, value in new.items()
+        if name not in old or old[name] != value
+    }
+    return [name for name in old if name not in new], changed
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their whole names."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
 def overrides(assignments: Iterable[str]) -> dict[str, Any]:
     """Nested values from ``section.key=value`` texts; a value is TOML where it can be, else a string."""
     result: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """The exception tree, and the few value checks every constructor uses.
 
-TopshelfError            anything a user can mend; the command line prints it without a traceback
+TopshelfError            anything a user can put right; the command line prints it without a traceback
 ├── ConfigError          a setting is unknown, out of range, or does not fit another one (also a ValueError)
 ├── DataError            a file or table of interactions cannot be used
 ├── CheckpointError      a checkpoint or run folder cannot be read or written
@@ -20,7 +20,7 @@ Choice = TypeVar("Choice", bound=str)
 
 
 class TopshelfError(Exception):
-    """Base of every error that a user can mend."""
+    """Base of every error that a user can put right."""
 
 
 class ConfigError(TopshelfError, ValueError):

@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -52,13 +53,17 @@ def write(path: str | Path, content: Callable[[Path], object]) -> None:
     temporary, is_moved = _beside(path), False
     if not path.parent.is_dir():
         raise CheckpointError(f"cannot write {path}: the folder {path.parent} does not exist; make it first")
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"cannot write {path}: it must be a file, or a new name; choose another")
     try:
         sweep(path.parent, path.name)
         step("write", path)
+        temporary.touch(exist_ok=False)
+        mode = (path if path.exists() else temporary).stat().st_mode  # an old file's rights, or those of a new one
         content(temporary)
         step("sync", path)
         _sync(temporary)
-        temporary.chmod(0o666 & ~_umask())  # safetensors writes for the owner alone
+        temporary.chmod(stat.S_IMODE(mode))  # safetensors writes for the owner alone
         step("move", path)
         temporary.replace(path)
         is_moved = True
@@ -68,9 +73,7 @@ def write(path: str | Path, content: Callable[[Path], object]) -> None:
         kept = "the file that was there before is kept" if path.exists() else "nothing was written"
         if is_moved:
             kept = "the new file is there, but a loss of power may undo it"
-        raise CheckpointError(
-            f"cannot write {_final(path)}: {error}; {kept}. Free some space or choose another --out"
-        ) from error
+        raise CheckpointError(f"cannot write {_final(path)}: {error}; {kept}{_remedy(error)}") from error
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -118,7 +121,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: it cannot be read as JSON ({_reason(error)})") from None
+        raise CheckpointError(f"{path} is damaged: it cannot be read as JSON ({reason(error)})") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} is damaged: it must hold a JSON object, got {type(content).__name__}")
     return content
@@ -130,7 +133,7 @@ def digest(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {_reason(error)}") from None
+        raise CheckpointError(f"{path} cannot be read: {reason(error)}") from None
 
 
 @contextmanager
@@ -140,7 +143,7 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     What is at ``path`` must be an empty folder or nothing, unless ``replace`` is given.
     """
     path = Path(os.path.realpath(path))
-    if path == Path.cwd():  # a shell would be left in a folder that is gone
+    if path.exists() and path.samefile("."):  # a shell would be left in a folder that is gone
         raise ConfigError(
             f"--out must not be the current folder ({path}), which is replaced whole; name a folder in it"
         )
@@ -151,7 +154,7 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
         step("write", path)
         fresh.mkdir()
     except OSError as error:
-        raise CheckpointError(f"cannot make the folder {path}: {_reason(error)}; choose another --out") from None
+        raise CheckpointError(f"cannot make the folder {path}: {reason(error)}; choose another --out") from None
     try:
         yield fresh
         step("sync", path)
@@ -160,9 +163,7 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise ConfigError(f"{path} is not empty: another process has written there; choose another --out") from None
-        raise CheckpointError(
-            f"cannot write {path}: {_reason(error)}. Free some space or choose another --out"
-        ) from None
+        raise CheckpointError(f"cannot write {path}: {reason(error)}{_remedy(error)}") from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
@@ -175,7 +176,7 @@ def _move_folder(fresh: Path, path: Path, replace: bool) -> None:
     try:
         step("move", path)
         fresh.rename(path)  # onto an empty folder at most: the system refuses any other
-    except OSError:
+    except BaseException:  # Ctrl-C too
         if old is not None:
             old.rename(path)
         raise
@@ -198,10 +199,12 @@ def owned(folder: Path) -> Iterator[None]:
             f"{folder} is in use: another process is writing to it. Wait until it ends, or choose another --out"
         ) from None
     except OSError as error:
-        raise CheckpointError(f"cannot write to {folder}: {_reason(error)}; choose another --out") from None
+        raise CheckpointError(f"cannot write to {folder}: {reason(error)}; choose another --out") from None
     try:
-        for path in sorted(folder.iterdir()):  # whoever made them is gone, for the lock is ours
-            if _TEMPORARY.fullmatch(path.name):
+        for path in sorted(folder.iterdir()):
+            # Who held the lock is gone; who writes lists or reports into the folder takes none, and may be at work.
+            found = _TEMPORARY.fullmatch(path.name)
+            if found and is_running(found["machine"], int(found["pid"]), found["started"]) is not True:
                 _remove(path)
         yield
     finally:
@@ -324,11 +327,11 @@ def _sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+def _remedy(error: BaseException) -> str:
+    is_space = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+    return ". Free some space or choose another place" if is_space else ". Choose another place"
 
 
-def _reason(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+def reason(error: BaseException) -> str:
+    """The first line of an error, for a message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

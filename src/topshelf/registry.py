@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import Any
 
-# The named parts of a docstring, in the order of the house.
+# The named parts of a docstring, in the order of house style.
 LABELS = ("Shapes", "Settings", "Derivation", "Use when", "Cost", "Paper", "Relations")
 # Constructor arguments that the data decides, not the user.
 GIVEN = ("self", "n_queries", "n_items", "n_positives", "reduction")

@@ -83,6 +83,11 @@ def _run() -> int:
     except TopshelfError as error:
         _say(f"error: {error}")
         return 3 if isinstance(error, TrainingError) else 2
+    except OSError as error:
+        if error.filename is None:  # of a stream: standard output
+            raise
+        _say(f"error: {error}")
+        return 2
     except KeyboardInterrupt:
         _say("stopped")
         return 130

@@ -46,7 +46,7 @@ def train(
     ] = None,
     min_rating: Annotated[float | None, typer.Option(help="Only ratings of at least this are positives.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Train a recommender, evaluate it, and keep the run in a folder.

@@ -42,7 +42,7 @@ def list_(as_json: AsJson = False) -> None:
     table.add_column("name", no_wrap=True)
     for count in ("users", "items", "interactions"):
         table.add_column(count, justify="right")
-    table.add_column("at hand")
+    table.add_column("local file")
     for entry in entries:
         counts = (entry[count] for count in ("users", "items", "interactions"))
         shown = ("" if count is None else f"{count:,}" for count in counts)

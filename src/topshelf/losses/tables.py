@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -160,6 +161,11 @@ def _untraced(function: Callable[..., None]) -> Callable[..., None]:
     """The function as torch.compile leaves it alone."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled yet, and loading the compiler would cost seconds
         return function
+    return _disabled(function)
+
+
+@cache
+def _disabled(function: Callable[..., None]) -> Callable[..., None]:
     untraced: Callable[..., None] = torch.compiler.disable(function)
     return untraced
 

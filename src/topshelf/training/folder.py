@@ -36,7 +36,7 @@ import polars as pl
 import torch
 
 from topshelf import files
-from topshelf.config import RunConfig, make_config, parse_toml, read_config, to_toml
+from topshelf.config import RunConfig, edits, make_config, parse_toml, read_config, to_toml
 from topshelf.data import Dataset, IdMap, Interactions, Split
 from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfWarning
 from topshelf.ragged import Ragged
@@ -157,20 +157,15 @@ class RunFolder:
         label = _LABEL.match(text)
         if label is not None and label[1] != self.run:
             raise CheckpointError(f"{self.config} is of another run ({label[1]}) than {self.path} ({self.run})")
-        before, now = _flat(parse_toml(began_as)), _flat(values)
-        if missing := [name for name in before if name not in now]:
+        missing, changed = edits(began_as, values)
+        if missing:
             named = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
             raise CheckpointError(
                 f"{self.config} is damaged: it must have every setting of the run, and has no {named}. Restore it "
                 "from a copy"
             )
-        changes = [
-            f"{name} is {now[name]!r}, was {before.get(name, 'not set')!r}"
-            for name in now
-            if now[name] != before.get(name)
-        ]
-        if changes:
-            _say(f"{self.config} was edited after the run began: {'; '.join(changes)}")
+        if changed:
+            _say(f"{self.config} was edited after the run began: {'; '.join(changed.values())}")
 
     def _begin(self, config: RunConfig, dataset: Dataset) -> None:
         run = secrets.token_hex(8)
@@ -291,14 +286,6 @@ def peak_mib() -> float | None:
 
 def _say(text: str) -> None:
     warnings.warn(text, TopshelfWarning, stacklevel=2)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their whole names."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
 
 
 def _interactions(state: Mapping[str, Any], name: str, users: IdMap, items: IdMap) -> Interactions:

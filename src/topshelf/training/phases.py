@@ -23,7 +23,7 @@ from topshelf.training.watchers import RunWatcher, stop_on_signals
 
 
 class StoppedEarly(TrainingError):  # noqa: N818  nothing went wrong
-    """Somebody stopped the run; its state is saved."""
+    """The user stopped the run; its state is saved."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,9 @@ class Phases:
         self.lists = Lists.of(split, config.train.device)
         for name, lists in vars(self.lists).items():  # once: from here on compiled code trusts every index
             lists.check(split.n_items, f"the {name} part", n_lists=split.n_users, unique=True)
+        self.lists.everything().check(
+            split.n_items, "the parts together (they must not share interactions)", unique=True
+        )
         _check_parts(self.lists, split.kind, config.data.test_fraction)
         self._first_model = self._new_model()
         if not self._first_model.is_closed_form:

@@ -136,6 +136,8 @@ def resume(out: str | Path, *, quiet: bool = True) -> Fitted:
     if RunFolder.open(out).is_finished:
         return load(out)
     with RunFolder.resume(out) as folder:
+        if folder.is_finished:  # by another process, before the lock was ours
+            return load(out)
         config, dataset, state = folder.load_config(), folder.load_dataset(), folder.load_checkpoint()
         return _finish(_phases(config, dataset, quiet), dataset, folder, state)
 

@@ -71,7 +71,7 @@ class Watcher(Protocol):
 
 
 class Interrupted(Exception):  # noqa: N818  not an error
-    """Somebody asked to stop; the state is between two steps and can be saved."""
+    """The user asked to stop; the state is between two steps and can be saved."""
 
 
 class Trainer:
@@ -241,12 +241,16 @@ class Trainer:
     def _load_optimizer(self, state: Any, progress: Progress) -> None:
         """Settings must be the config's, and moments must fit: torch converts types, and fused loops trust shapes."""
         expected = self.optimizer.state_dict()["param_groups"]
-        if _groups(state["param_groups"]) != _groups(expected):
-            raise ValueError("the optimizer's settings must be those of the run's config")
+        if (kept := _groups(state["param_groups"])) != (asked := _groups(expected)):
+            raise ValueError(
+                "the optimizer's settings cannot be changed when a run is resumed: they are "
+                f"{asked}, were {kept}. Put train.learning_rate and train.weight_decay back"
+            )
         places = [place for group in expected for place in group["params"]]
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         n_steps = progress.epoch * len(self.batches) + progress.step
-        needed = set(expected[0]["params"]) if n_steps else set()  # a loss's own may wait for their turn
+        learned = zip(places, parameters, strict=True)  # a loss's own parameters may wait for their turn
+        needed = {at for at, one in learned if at in expected[0]["params"] and one.requires_grad} if n_steps else set()
         if not needed <= state["state"].keys() <= set(places):
             raise ValueError(f"the optimizer must have moments for its parameters, got {sorted(state['state'])}")
         names = {"step", "mean", "square"} if isinstance(self.optimizer, RowAdam) else {"step", "exp_avg", "exp_avg_sq"}
@@ -278,9 +282,11 @@ def _load_tensors(module: nn.Module, tensors: Any) -> None:
 
 
 def _groups(groups: Any) -> list[dict[str, Any]]:
-    """The settings of an optimizer's groups, as a file keeps them."""
+    """The settings of an optimizer's groups that decide its steps, as a file keeps them."""
+    names = ("params", "lr", "betas", "eps", "weight_decay")
     return [
-        {key: list(value) if isinstance(value, tuple) else value for key, value in group.items()} for group in groups
+        {name: list(group[name]) if isinstance(group[name], tuple) else group[name] for name in names if name in group}
+        for group in groups
     ]
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from topshelf import files
-from topshelf.config import RunConfig, make_config, read_config, to_toml
+from topshelf.config import RunConfig, edits, make_config, read_config, to_toml
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning, one_of
 from topshelf.tuning.parts import Parts
 from topshelf.tuning.ranges import Choice, Interval, Range, Space, is_closed_form, metadata, space
@@ -195,16 +194,15 @@ class StudyFolder:
         values = read_config(self.config)
         if content["format"] == 1:
             return make_config(values)
-        before, now = _flat(tomllib.loads(content["config"])), _flat(values)
-        if missing := [name for name in before if name not in now]:
+        missing, edited = edits(content["config"], values)
+        if missing:
             named = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
             raise CheckpointError(
                 f"{self.config} is damaged: it must have every setting of the study, and has no {named}. Its first "
                 'text is in study.json, under "config"'
             )
-        edited = [name for name in now if name not in before or now[name] != before[name]]
-        changes = "; ".join(f"{name} is {now[name]!r}, was {before.get(name, 'not set')!r}" for name in edited)
-        if set(edited) - {"data.source"}:
+        changes = "; ".join(edited.values())
+        if edited.keys() - {"data.source"}:
             raise CheckpointError(
                 f"{self.config} was edited after the study began: {changes}. Trials of different settings cannot be "
                 "compared: put it back, or begin another study with another --out"
@@ -244,14 +242,6 @@ def _range(value: Any) -> Range:
 def _is(value: Any, kind: Any) -> bool:
     """Whether a value of a JSON file is of a type; true and false are no numbers."""
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their whole names."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
 
 
 def _difference(found: Definition, wanted: Definition) -> str:

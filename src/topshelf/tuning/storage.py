@@ -18,6 +18,7 @@ from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 from optuna.study import Study
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
+from topshelf import files
 from topshelf.errors import CheckpointError, ConfigError
 from topshelf.tuning import tickets
 
@@ -180,5 +181,4 @@ def _is_race(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    cause = error.__cause__ or error
-    return str(cause).strip().splitlines()[0]
+    return files.reason(error.__cause__ or error)
