@@ -1,6 +1,7 @@
 """Files that appear whole or not at all, folders with one owner, and what killed processes left behind.
 
-Every file that topshelf writes goes through :func:`write`, :func:`new_folder` or :func:`append`. A file is made beside
+Every output goes through :func:`write`, :func:`new_folder` or :func:`append`; downloads are resumed in place, and a
+study's database is SQLite's own, so these have their own care. A file is made beside
 its place under a name that says which process makes it, synced to disk, and moved into place. When that process is
 killed, the next one that writes to the same place removes what was left.
 

@@ -263,13 +263,10 @@ class Trainer:
 def load_weights(model: Model, weights: Any) -> None:
     """Weights that come from a file: every name, shape and type must fit, every number must be finite."""
     _load_tensors(model, weights)
-    for name, value in model.state_dict().items():
-        if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise ValueError(f"the weights of {name} must be finite")
 
 
 def _load_tensors(module: nn.Module, tensors: Any) -> None:
-    """Torch would convert other types, and lose digits."""
+    """Finite numbers of the module's own names, shapes and types: torch would convert other types, and lose digits."""
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ValueError(f"the state of {type(module).__name__} must be named tensors")
     for name, value in module.state_dict().items():
@@ -277,8 +274,8 @@ def _load_tensors(module: nn.Module, tensors: Any) -> None:
             raise ValueError(f"{name} must be of {value.dtype}, got {tensors[name].dtype}")
     module.load_state_dict(tensors)
     for name, value in module.state_dict().items():
-        if value.is_floating_point() and bool(value.isnan().any()):
-            raise ValueError(f"{name} must hold numbers, got NaN")
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise ValueError(f"{name} must hold finite numbers")
 
 
 def _groups(groups: Any) -> list[dict[str, Any]]:

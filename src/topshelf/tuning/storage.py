@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +90,35 @@ def check_database(url: str) -> None:
         if not path.stat().st_size and not path.with_name(f"{path.name}-wal").exists():
             raise CheckpointError(f"{path} is empty: {LOST}")
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=_BUSY)) as database:
+            database.text_factory = lambda raw: raw.decode(errors="replace")  # damaged names are shown as they are
             said = database.execute("PRAGMA quick_check(1)").fetchone()
+            missing = _columns_of_a_study() - _columns(database)
     except (OSError, sqlite3.Error) as error:
         raise CheckpointError(f"the study's storage {shown(url)} cannot be opened: {error}; {LOST}") from None
     if said != ("ok",):
         raise CheckpointError(f"{path} is damaged ({str(said[0]).splitlines()[0]}): {LOST}")
+    if missing and len(missing) < len(_columns_of_a_study()):  # where all are missing, there is no study, which is said
+        raise CheckpointError(f"{path} is damaged (it has no column {'.'.join(min(missing))}): {LOST}")
+
+
+def _columns(database: sqlite3.Connection) -> set[tuple[str, str]]:
+    """The tables of a database with the names of their columns."""
+    tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    return {
+        (table, row[1]) for table in tables for row in database.execute("SELECT * FROM pragma_table_info(?)", [table])
+    }
+
+
+@cache
+def _columns_of_a_study() -> frozenset[tuple[str, str]]:
+    """Those that Optuna makes; its heartbeats, in a thread of their own, would fail without one of them."""
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.db"
+        storage = RDBStorage(folder_url(path))
+        storage.remove_session()
+        storage.engine.dispose()
+        with closing(sqlite3.connect(path)) as database:
+            return frozenset(_columns(database))
 
 
 def shown(url: str) -> str:
