@@ -30,7 +30,7 @@ def measure(epochs: int, *arguments: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         settings = ["--set", f"train.epochs={epochs}", "--set", "train.patience=0", "--set", "evaluate.auc=false"]
-        command = [sys.executable, "-c", "from topshelf.cli import main; main()", "train", "--data", DATA]
+        command = [sys.executable, "-m", "topshelf", "train", "--data", DATA]
         done = subprocess.run(
             [*command, *arguments, *settings, "--quiet", "--out", str(out)], check=False, capture_output=True, text=True
         )

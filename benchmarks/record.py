@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from topshelf.files import write_text
-from topshelf.training.folder import environment
+# As the topshelf command does, before torch is imported: threads that wait by spinning starve each other.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+from topshelf.files import write_text  # noqa: E402
+from topshelf.training.folder import environment  # noqa: E402
 
 
 def write(file: Path | None, command: str, **found: Any) -> None:
