@@ -13,8 +13,8 @@ from typing import Any
 # As the topshelf command does, before torch is imported: threads that wait by spinning starve each other.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from topshelf.files import write_text  # noqa: E402
-from topshelf.training.folder import environment  # noqa: E402
+from topshelf.files import write_text
+from topshelf.training.folder import environment
 
 
 def write(file: Path | None, command: str, **found: Any) -> None:
