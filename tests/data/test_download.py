@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -107,6 +108,37 @@ def test_a_cut_off_download_is_resumed(server, cut):
 def test_a_file_that_has_changed_since_is_fetched_anew(server, cut):
     server.content, server.etag = CONTENT[::-1], '"two"'
     assert download(f"{server.address}/file", cut).read_bytes() == CONTENT[::-1]
+
+
+@pytest.mark.parametrize("etag", [None, 'W/"one"'])
+def test_without_mark_and_checksum_two_versions_are_never_joined(etag, server, tmp_path):
+    server.tricks = [{"cut": 128_000, "headers": {"ETag": etag}}]
+    with pytest.raises(DataError, match=r"Run again to continue, or fetch"):
+        download(f"{server.address}/file", tmp_path / "data.zip")
+    server.content = CONTENT[::-1]
+    assert download(f"{server.address}/file", tmp_path / "data.zip").read_bytes() == CONTENT[::-1]
+    assert server.ranges == [None, None]
+
+
+def test_a_checksum_allows_to_resume_without_a_mark(server, tmp_path):
+    server.tricks = [{"cut": 128_000, "headers": {"ETag": None}}]
+    with pytest.raises(DataError, match="connection lost"):
+        download(f"{server.address}/file", tmp_path / "data.zip", SHA256)
+    assert download(f"{server.address}/file", tmp_path / "data.zip", SHA256).read_bytes() == CONTENT
+    assert server.ranges == [None, "bytes=128000-"]
+
+
+def test_a_file_is_on_disk_before_it_is_moved_into_place(server, tmp_path, monkeypatch):
+    target, synced = tmp_path / "data.zip", []
+    fsync = os.fsync
+
+    def watch(handle: int) -> None:
+        synced.append((os.fstat(handle).st_size, target.exists()))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    download(f"{server.address}/file", target, SHA256)
+    assert synced == [(len(CONTENT), False)]
 
 
 def test_what_is_left_of_another_address_is_not_used(server, cut):

@@ -48,6 +48,10 @@ def test_text_is_an_integer_id_only_as_it_is_written(id):
     assert ids.get(id) is None
     with pytest.raises(DataError, match="1 of 1 ids are unknown"):
         ids.index([id])
+    if isinstance(id, str):
+        with pytest.raises(DataError, match="1 of 2 ids are unknown, such as"):
+            ids.index(pl.Series(["1", id]))
+    assert ids.index(pl.Series(["10", "1"])).tolist() == [1, 0]
     assert ids.get("10") == ids.get(b"10") == ids.get(np.int64(10)) == 1
 
 

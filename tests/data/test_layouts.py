@@ -109,7 +109,7 @@ def test_without_a_header_a_third_column_of_times_is_the_time(times, rows):
     ("content", "message"),
     [
         ("user,user,item\n1,2,3\n", "has 2 columns named 'user'"),
-        ("user,item\r1,2\r3,4\r", "old Macs"),
+        ("user,item\r1,2\r3,4\r", "ends its lines with carriage returns alone"),
         ("user,item,rating\n1,2,inf\n", r"column 'rating' must hold finite numbers .* got inf in data row 1.*none"),
         ("user,item,rating\n1,2,3\n1,3,-1e400\n", r"got -inf in data row 2"),
         ("user,item,rating\n1,2,1e39\n", r"finite numbers up to 3.4e\+38, got 1e\+39 in data row 1"),

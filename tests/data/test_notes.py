@@ -75,6 +75,31 @@ def test_a_guess_names_the_other_columns_that_look_like_times():
     assert "times are taken from column 'order_date'; columns 'shipped' and 'shipped_at' look like a time" in lines[0]
 
 
+@pytest.mark.parametrize("values", [pl.lit("Shop A"), pl.lit("gestern"), pl.lit(None), pl.lit(True)])
+def test_a_column_with_the_name_of_a_time_is_named_whatever_it_holds(values, tmp_path):
+    path = tmp_path / "shop.csv"
+    drifting().drop("moment").with_columns(values.alias("purchased_at")).write_csv(path)
+    dataset = load_split(path)
+    assert dataset.split.kind == "ratio"
+    assert dataset.notes == (
+        "column 'purchased_at' has the name of a time but no values that can be read as times, and is not used; the "
+        "split is random. Write the times as 2020-12-31 or as numbers to use them",
+    )
+    assert load_split(path, timestamp="none").notes == ()
+
+
+def test_names_of_times_are_added_up():
+    both = Notes(unread_times=("a_at", "b_at")) + Notes(unread_times=("b_at",), time="date")
+    assert both.lines("ratio")[0].startswith("columns 'a_at' and 'b_at' have the name of a time but no values")
+    assert "random" not in both.lines("ratio")[0]
+
+
+def test_the_advice_can_be_pasted_into_a_shell():
+    assert "Use it: --time-column 'order date' (in Python" in Notes(unused_times=("order date",)).lines()[0]
+    assert "To change it: --time-column '$(x)' (in" in Notes(unused_times=("$(x)",), time="date").lines()[0]
+    assert "Use 'colour': --time-column colour (in" in Notes(unused_times=("colour", "size")).lines()[0]
+
+
 @pytest.mark.parametrize("library", [pl.DataFrame, pd.DataFrame])
 def test_repeated_rows_are_counted(library):
     frame = library({"user": [1, 1, 2], "item": [3, 3, 3]})

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import polars as pl
 import pytest
 
-from topshelf.data import Interactions, read, read_interactions
-from topshelf.data.times import looks_like_time
+from topshelf.data import Interactions, load_split, read, read_interactions
+from topshelf.data.times import looks_like_time, may_hold_times
 from topshelf.errors import DataError
 
 
@@ -18,6 +18,10 @@ def seconds(text: str) -> int:
 
 def table(values: list) -> pl.DataFrame:
     return pl.DataFrame({"user": range(len(values)), "item": range(len(values)), "date": values}, strict=False)
+
+
+def visits() -> pl.DataFrame:
+    return pl.DataFrame({"user": [n % 6 for n in range(60)], "item": [n % 11 for n in range(60)]})
 
 
 @pytest.mark.parametrize(
@@ -44,6 +48,9 @@ def table(values: list) -> pl.DataFrame:
             ["2020-01-01 08:00", "2020-01-02 10:00"],
         ),
         (["05 3, 2014", "06 13, 2014"], ["2014-05-03", "2014-06-13"]),  # Amazon's reviewTime
+        (["20200131T101010Z", "20200131T101010+0200"], ["2020-01-31 10:10:10", "2020-01-31 08:10:10"]),
+        (["20200131T1010", "20200131T101010.5"], ["2020-01-31 10:10", "2020-01-31 10:10:10"]),
+        (["Wed Jan 01 10:00:00 2020", "01/Jan/2020:10:00:00 +0000"], ["2020-01-01 10:00", "2020-01-01 10:00"]),
     ],
 )
 def test_dates_are_read_in_the_order_that_they_show(values, expected):
@@ -71,7 +78,17 @@ def test_an_order_that_nothing_shows_is_asked_for(values, tmp_path):
             ["31/12/2020", "12/31/2020"],
             r"the day first and dates with the month first, such as '31/12/2020' and '12/31",
         ),
-        (["1/2/20", "1/3/20"], r"years of two digits, such as '1/2/20'"),
+        (["1/2/20", "1/3/20"], r"years of fewer than four digits, such as '1/2/20'.*--time-column none"),
+        (["13/02/2020", "01/02/20"], r"years of fewer than four digits, such as '01/02/20'"),
+        (["2020-01-02", "20-1-5"], r"such as '20-1-5'"),
+        (["20-1-5"], r"such as '20-1-5'"),
+        (["3 Jan 20"], r"such as '3 Jan 20'"),
+        (["Jan 3, 20 10:00"], r"such as 'Jan 3, 20 10:00'"),
+        (["03-JAN-20", "04-JAN-20"], r"such as '03-JAN-20'"),
+        (["05 3, 14"], r"such as '05 3, 14'"),
+        (["1/2/202"], r"such as '1/2/202'"),
+        (["2020-01-02", "0001-01-01"], r"1 missing or unreadable value\(s\), first in data row 2"),
+        ([datetime(2020, 1, 2), datetime(1, 1, 1)], r"1 missing or unreadable value\(s\), first in data row 2"),
         (["1600000000", "2020-01-01"], r"1 missing or unreadable value\(s\), first in data row 1"),
         (["2020-01-01", "2020-02-30"], r"1 missing or unreadable value\(s\), first in data row 2"),
         (["2020-01-01", "10:30"], r"first in data row 2"),
@@ -98,6 +115,8 @@ def test_numbers_of_one_unit_are_kept_as_they_are(values):
         (["2020-01-01", "2020-01-02"], True),
         (["1/2/2020", None], True),
         (["Jan 5, 2020"], True),
+        (["12/31/19 8:26", "1/2/20"], True),
+        (["20200131T101010"], True),
         ([1_600_000_000, 1_500_000_000], True),
         (["1600000000000"], True),
         ([1.6e9], True),
@@ -112,6 +131,51 @@ def test_numbers_of_one_unit_are_kept_as_they_are(values):
 )
 def test_values_that_look_like_times_are_known(values, claim):
     assert looks_like_time("colour", pl.Series(values)) is claim
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("purchased_at", ["01/02/20", "03/02/20"], r"years of fewer than four digits, such as '01/02/20'"),
+        ("order_date", ["12/31/19 8:26", "1/1/20 9:30"], r"years of fewer than four digits, such as '12/31/19 8:26'"),
+        (
+            "order_date",
+            ["n/a", "2020-01-02"],
+            r"column 'order_date' has 30 missing or unreadable value",
+        ),
+    ],
+)
+def test_a_file_with_times_that_cannot_be_read_is_not_split_at_random(name, values, message, tmp_path):
+    path = tmp_path / "shop.csv"
+    visits().with_columns(pl.Series(name, values * 30)).write_csv(path)
+    with pytest.raises(DataError, match=f"{message}.*--time-column none"):
+        load_split(path)
+    assert load_split(path, timestamp="none", core=1).split.kind == "ratio"
+
+
+def test_a_file_with_compact_times_is_split_by_time(tmp_path):
+    moments = [f"202001{1 + n // 2:02}T{10 + n % 2}1010" for n in range(60)]
+    visits().with_columns(purchased_at=pl.Series(moments)).write_csv(tmp_path / "shop.csv")
+    dataset = load_split(tmp_path / "shop.csv", core=1)
+    assert dataset.split.kind == "time"
+    assert dataset.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "claim"),
+    [
+        (["Shop A", "Market 24"], False),
+        (["Shop A", "7 Days"], False),
+        (["n/a", "20200131T101010"], True),
+        (["n/a", "1/2/20"], True),
+        (["unknown", "3 Jan 2020"], True),
+        (["unknown", "Jan 3, 2020"], True),
+        (["n/a", "17"], True),
+        ([None, None], False),
+    ],
+)
+def test_one_date_is_enough_in_a_column_with_the_name_of_a_time(values, claim):
+    assert may_hold_times(pl.Series(values, dtype=pl.String)) is claim
 
 
 def test_codes_are_no_times_whatever_they_look_like():

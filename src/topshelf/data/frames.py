@@ -76,6 +76,6 @@ def _text(value: Any, where: str, source: str) -> str:
     except UnicodeError:
         label = where if where.startswith(source) else f"{source}: {where}"
         raise DataError(
-            f"{label} must hold text that UTF-8 can write, got {value!r}. Decode it anew, with its right encoding."
+            f"{label} must hold text that UTF-8 can write, got {value!r}. Decode it again with the right encoding."
         ) from None
     return text

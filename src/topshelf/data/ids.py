@@ -84,6 +84,10 @@ class IdMap:
         return key if is_same and -(2**63) <= key < 2**63 else None
 
     def _series(self, ids: Any) -> pl.Series:
+        """Many ids at once, by the same rule as :meth:`_key`."""
+        if isinstance(ids, pl.Series) and ids.dtype == pl.String and self.values.dtype == pl.Int64:
+            numbers = ids.cast(pl.Int64, strict=False)
+            return numbers.set((numbers.cast(pl.String) != ids).fill_null(True), None)  # "007" is not 7
         if isinstance(ids, pl.Series) and (ids.dtype.is_integer() or ids.dtype == pl.String):
             return ids.cast(self.values.dtype, strict=False)
         if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":

@@ -30,17 +30,27 @@ def _free() -> int:
 
 
 def _container_limits() -> list[int]:
-    """What is left below the limits of control groups, of both versions."""
+    """What is left below the limits of control groups, of both versions, and of the groups around them."""
     own = [line.split(":", 2)[2].strip("/") for line in _lines("/proc/self/cgroup") if line.count(":") >= 2]
-    pairs = (("", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"))
+    groups = {str(group) for name in own for group in (Path(name), *Path(name).parents)} | {"."}
+    versions = (
+        ("", "memory.max", "memory.current", ("inactive_file", "active_file")),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+    )
     left = []
-    for kind, limit, usage in pairs:
-        for name in {"", *own}:
-            folder = Path("/sys/fs/cgroup") / kind / name
+    for kind, limit, usage, cached in versions:
+        for group in groups:
+            folder = Path("/sys/fs/cgroup") / kind / group
             most, used = (_number(folder / file) for file in (limit, usage))
             if most is not None and used is not None:
-                left.append(most - used)
+                left.append(most - max(0, used - _cache(folder, cached)))
     return left
+
+
+def _cache(folder: Path, kinds: tuple[str, ...]) -> int:
+    """Bytes of files that the kernel keeps in memory for a group, and gives up when memory is needed."""
+    counts = (line.split() for line in _lines(str(folder / "memory.stat")))
+    return sum(int(count[1]) for count in counts if len(count) == 2 and count[0] in kinds and count[1].isdigit())
 
 
 def _address_space() -> int | None:

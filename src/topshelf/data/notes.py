@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ class Notes:
     ``repeats`` are rows dropped because their user and item were there already, of ``rows`` in all.
     ``unknown_cells`` are NaN cells of a matrix. ``unused_times`` are columns that look like a time and are not
     used, ``time`` the one that was guessed instead, where there is one.
+    ``unread_times`` are unused columns with the name of a time, whose values do not look like one.
     """
 
     repeats: int = 0
@@ -20,6 +22,7 @@ class Notes:
     unknown_cells: int = 0
     unused_times: tuple[str, ...] = ()
     time: str | None = None
+    unread_times: tuple[str, ...] = ()
 
     def __add__(self, other: Notes) -> Notes:
         return Notes(
@@ -28,6 +31,7 @@ class Notes:
             self.unknown_cells + other.unknown_cells,
             tuple(dict.fromkeys(self.unused_times + other.unused_times)),
             self.time or other.time,
+            tuple(dict.fromkeys(self.unread_times + other.unread_times)),
         )
 
     def lines(self, kind: str | None = None) -> tuple[str, ...]:
@@ -35,6 +39,8 @@ class Notes:
         found = []
         if self.unused_times:
             found.append(self._about_times(kind))
+        if self.unread_times:
+            found.append(self._about_names(kind))
         if self.repeats:
             found.append(
                 f"{self.repeats:,} of {self.rows:,} rows repeat a user and an item and are dropped; the first of each "
@@ -45,19 +51,31 @@ class Notes:
         return tuple(found)
 
     def _about_times(self, kind: str | None) -> str:
-        names, first = _listed(self.unused_times), self.unused_times[0]
-        several = len(self.unused_times) > 1
+        names, several = _listed(self.unused_times), len(self.unused_times) > 1
         looks = f"column{'s' if several else ''} {names} look{'' if several else 's'} like a time"
+        option = _option(self.unused_times[0])
         if self.time is not None:
             return (
                 f"times are taken from column {self.time!r}; {looks} too and {'are' if several else 'is'} not used. "
-                f"To change it: --time-column {first} (in Python timestamp={first!r})"
+                f"To change it: {option}"
             )
-        is_random = "; the split is random" if kind == "ratio" else ""
+        use = f"Use {self.unused_times[0]!r}" if several else "Use it"
+        return f"{looks} and {'are' if several else 'is'} not used{self._random(kind)}. {use}: {option}"
+
+    def _about_names(self, kind: str | None) -> str:
+        several = len(self.unread_times) > 1
         return (
-            f"{looks} and {'are' if several else 'is'} not used{is_random}. "
-            f"Use it: --time-column {first} (in Python timestamp={first!r})"
+            f"column{'s' if several else ''} {_listed(self.unread_times)} {'have' if several else 'has'} the name of a "
+            f"time but no values that can be read as times, and {'are' if several else 'is'} not used"
+            f"{self._random(kind)}. Write the times as 2020-12-31 or as numbers to use them"
         )
+
+    def _random(self, kind: str | None) -> str:
+        return "; the split is random" if kind == "ratio" and self.time is None else ""
+
+
+def _option(name: str) -> str:
+    return f"--time-column {shlex.quote(name)} (in Python timestamp={name!r})"
 
 
 NO_NOTES = Notes()

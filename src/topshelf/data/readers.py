@@ -77,8 +77,11 @@ def read_table(path: str | Path, wanted: Columns, separator: str | None = None) 
         raise DataError(f"{source} is a zip. Unpack it first; only a finished split is read from a zip (load_split).")
     if path.suffix.lower() in PARQUET:
         return canonical(scan_parquet(path), wanted, source)
-    content = _content(path)
-    layout = sniff(_head(content, path), separator, source, wanted)
+    return _read_content(_content(path), wanted, source, separator)
+
+
+def _read_content(content: Content, wanted: Columns, source: str, separator: str | None = None) -> Table:
+    layout = sniff(_head(content, source), separator, source, wanted)
     if layout.is_lists:
         return _read_lists(content, source)
     return read_text(_scan(content, layout), wanted, source, is_raw=layout.separator in UNQUOTED)
@@ -94,9 +97,9 @@ def _is_file(path: Path) -> bool:
 def read_alike(paths: list[Path]) -> list[Table]:
     """Tables of the files of one split: where one of them holds LightGCN's lists, all must."""
     contents = {path: _content(path) for path in paths}
-    claims = {path: are_lists(_head(content, path)) for path, content in contents.items()}
+    claims = {path: are_lists(_head(content, str(path))) for path, content in contents.items()}
     if True not in claims.values():
-        return [read_table(path, Columns()) for path in paths]
+        return [_read_content(content, Columns(), str(path)) for path, content in contents.items()]
     for path, claim in claims.items():
         if claim is False:
             raise DataError(f"{path} must hold a user and then its items on each line, like the files beside it.")
@@ -116,28 +119,28 @@ def _content(path: Path) -> Content:
     return gunzip(path) if path.suffix.lower() == ".gz" else path
 
 
-def _head(content: Content, path: Path) -> list[str]:
+def _head(content: Content, source: str) -> list[str]:
     """The first lines of a text file."""
     try:
         raw = content[:HEAD_BYTES] if isinstance(content, bytes) else _start(content)
     except OSError as error:
-        raise DataError(f"{path} cannot be opened: {error}.") from error
+        raise DataError(f"{source} cannot be opened: {error}.") from error
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise DataError(f"{path} is not UTF-8 text but UTF-16. Convert it first: iconv -f utf-16 -t utf-8")
+        raise DataError(f"{source} is not UTF-8 text but UTF-16. Convert it first: iconv -f utf-16 -t utf-8")
     if b"\0" in raw or raw.startswith(b"x\x01"):  # the latter Polars takes for zlib
-        raise DataError(f"{path} is not a text file. Known formats: csv, tsv, txt (also .gz), inter, parquet.")
+        raise DataError(f"{source} is not a text file. Known formats: csv, tsv, txt (also .gz), inter, parquet.")
     try:  # incremental: the last character may be cut in two
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(raw, final=False)
     except UnicodeDecodeError:
-        raise not_utf8(str(path)) from None
+        raise not_utf8(source) from None
     if "\r" in text and "\n" not in text:
-        raise DataError(f"{path} ends its lines in the way of old Macs. Convert it first: tr '\\r' '\\n'")
+        raise DataError(f"{source} ends its lines with carriage returns alone. Convert it first: tr '\\r' '\\n'")
     lines = re.split(r"\r?\n", text)
     if len(raw) == HEAD_BYTES and len(lines) > 1:
         lines.pop()
     lines = [line for line in lines if line.strip()]
     if not lines:
-        raise DataError(f"{path} is empty. It must hold at least one interaction.")
+        raise DataError(f"{source} is empty. It must hold at least one interaction.")
     return lines[:SAMPLED_LINES]
 
 
@@ -227,8 +230,8 @@ def _numbers(column: pl.Series, where: str) -> pl.Series:
     if column.filter(~left).str.contains(".", literal=True).any() or rest.str.contains(THOUSANDS).all():
         raise DataError(
             f"{where} has numbers such as {rest[0]!r}, and it cannot be told whether their comma marks decimals or "
-            f"thousands. Write 3.5 with a point and 1000 without a comma, or pass {OPTIONS['weight']} {IGNORE} to do "
-            "without ratings."
+            f"thousands. Write 3.5 with a point and 1000 without a comma, or pass {OPTIONS['weight']} {IGNORE} to "
+            "ignore the column."
         )
     is_decimal = column.str.contains(DECIMAL_COMMA).fill_null(False)
     return column.str.replace(",", ".", literal=True).zip_with(is_decimal, column).cast(pl.Float64, strict=False)

@@ -15,10 +15,26 @@ HOW_TO_TELL = "--dates day-first or --dates month-first (in Python dates=..., in
 
 # A day and a month in some order, then the year: 12/01/2020, 12.1.2020 8:26, 1-12-2020.
 _DAY_MONTH = r"^(\d{1,2})([/.-])(\d{1,2})[/.-]\d{4}(?:\D.*)?$"
-_TWO_DIGIT_YEAR = r"^\d{1,2}([/.-])\d{1,2}[/.-]\d{2}(?:\D.*)?$"
+_TWO_DIGIT_YEAR = r"^\d{1,2}[/.-]\d{1,2}[/.-]\d{2}(?:\D.*)?$"
 _YEAR_FIRST = r"^\d{4}[/.-]\d{1,2}[/.-]\d{1,2}(?:[T ].*)?$"
 _MONTH_NAME = (
     r"(?i)^(?:[a-z]{3,9},? )?(?:\d{1,2}[ -])?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[ ,-]+\d"
+)
+_COMPACT = r"^\d{8}T\d{4}"  # 20200131T101010Z
+_MONTH = (
+    "(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|"
+    "nov(?:ember)?|dec(?:ember)?)"
+)
+_NAMED_DATE = rf"(?i)^(?:[a-z]{{3,9}},? )?(?:\d{{1,2}}[ /-]{_MONTH}[ ,/-]+\d|{_MONTH} \d{{1,2}}\b)"
+_ONE_DATE = "|".join((_DAY_MONTH, _TWO_DIGIT_YEAR, _YEAR_FIRST, _COMPACT, _NAMED_DATE))  # one such value is enough
+# Years of one to three digits: 1/2/20, 20-1-5, 3 Jan 20, Jan 3, 20 and 01 3, 14.
+_SHORT_YEAR = "|".join(
+    (
+        r"^\d{1,3}[/.-]\d{1,2}[/.-]\d{1,3}(?:\D.*)?$",
+        rf"(?i)^(?:[a-z]{{3,9}},? )?\d{{1,2}}[ /-]{_MONTH}[ ,/-]+\d{{1,3}}(?:[^\d:].*)?$",
+        rf"(?i)^(?:[a-z]{{3,9}},? )?{_MONTH}[ -]+\d{{1,2}},? +\d{{1,3}}(?:[^\d:].*)?$",
+        r"^\d{1,2} \d{1,2}, \d{1,3}$",
+    )
 )
 _YEAR = re.compile(r"^\d{4}[/.-]\d")
 _MAY_BE_TIME = re.compile(
@@ -28,6 +44,8 @@ _CLOCKS = ("", " %H:%M", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S %p")
 _ZONES = ("", "%#z")
 _NAMED_MONTHS = ("%d %B %Y", "%d-%B-%Y", "%B %d, %Y", "%B %d %Y", "%a, %d %B %Y")
 _WHOLE_FORMATS = ("%a %B %d %H:%M:%S %Y", "%d/%B/%Y:%H:%M:%S %z", "%m %d, %Y")  # ctime, web servers, Amazon 2014
+_COMPACT_FORMATS = tuple(f"%Y%m%dT{clock}{zone}" for clock in ("%H%M%S%.f", "%H%M") for zone in ("", "%#z"))
+_EARLIEST = int(datetime(1000, 1, 1, tzinfo=UTC).timestamp())  # years of four digits
 _SECONDS = (datetime(1990, 1, 1, tzinfo=UTC).timestamp(), datetime(2100, 1, 1, tzinfo=UTC).timestamp())
 _UNITS = {"seconds": 1, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
 _DATES_AS_NUMBERS = (19900101, 21000101)
@@ -35,16 +53,22 @@ _DATES_AS_NUMBERS = (19900101, 21000101)
 
 def from_text(column: pl.Series, dates: str | None, where: str) -> pl.Series:
     """Whole seconds since 1970 of a text column; what cannot be read is null. UTC where no zone is given."""
-    moments = _year_first(column)
+    moments = without_short_years(_year_first(column))
     if moments.null_count() == column.null_count():
         return moments
     left = moments.is_null() & column.is_not_null()
     texts = column.filter(left).str.strip_chars()
+    _refuse_short_years(texts, where)
     formats = [
         f"{day}{clock}{zone}" for day in _other_dates(texts, dates, where) for clock in _CLOCKS for zone in _ZONES
     ]
-    rest = _first_that_fits(_plain(texts), [*formats, *_WHOLE_FORMATS])
-    return moments.scatter(left.arg_true(), rest)
+    rest = _first_that_fits(_plain(texts), [*formats, *_WHOLE_FORMATS, *_COMPACT_FORMATS])
+    return moments.scatter(left.arg_true(), without_short_years(rest))
+
+
+def without_short_years(moments: pl.Series) -> pl.Series:
+    """Null for moments before the year 1000: a cut year, or the 0001-01-01 that programs write for a missing date."""
+    return moments.set((moments < _EARLIEST).fill_null(False), None)
 
 
 def _year_first(column: pl.Series) -> pl.Series:
@@ -82,7 +106,6 @@ def _other_dates(texts: pl.Series, dates: str | None, where: str) -> list[str]:
     days = texts.str.extract_groups(_DAY_MONTH).struct.unnest()
     days = days.rename(dict(zip(days.columns, ("first", "mark", "second"), strict=True))).drop_nulls("first")
     if days.is_empty():
-        _refuse_short_years(texts, where)
         return [*years_first, *_NAMED_MONTHS]
     one, other = days["first"].cast(pl.Int64), days["second"].cast(pl.Int64)
     order = dates or _order_of(days["mark"], one, other, texts, where)
@@ -112,10 +135,11 @@ def _example(texts: pl.Series, mask: pl.Series) -> str:
 
 
 def _refuse_short_years(texts: pl.Series, where: str) -> None:
-    if texts.str.contains(_TWO_DIGIT_YEAR).all():
+    short = texts.filter(texts.str.contains(_SHORT_YEAR))
+    if len(short):
         raise DataError(
-            f"{where} has years of two digits, such as {texts[0]!r}, which can be read in several ways. "
-            f"Write dates as 2020-12-31, or pass {OPTIONS['timestamp']} {IGNORE} to do without."
+            f"{where} has years of fewer than four digits, such as {short[0]!r}, which can be read in several ways. "
+            f"Write dates as 2020-12-31, or pass {OPTIONS['timestamp']} {IGNORE} to ignore the column."
         )
 
 
@@ -141,7 +165,7 @@ def looks_like_time(name: str, sample: pl.Series) -> bool:
         if not _MAY_BE_TIME.match(values[0]):  # of most columns the first value is enough
             return False
         texts = values.str.strip_chars()
-        if texts.str.contains(f"{_DAY_MONTH}|{_YEAR_FIRST}|{_MONTH_NAME}").all():
+        if texts.str.contains(f"{_DAY_MONTH}|{_TWO_DIGIT_YEAR}|{_YEAR_FIRST}|{_COMPACT}|{_MONTH_NAME}").all():
             return True
         numbers = texts.cast(pl.Float64, strict=False)
         values = pl.Series() if numbers.null_count() else numbers
@@ -151,13 +175,14 @@ def looks_like_time(name: str, sample: pl.Series) -> bool:
 
 
 def may_hold_times(sample: pl.Series) -> bool:
-    """Whether a column with the name of a time can be one: dates, or numbers of any kind."""
+    """Whether a column with the name of a time can be one: it has a date, or a number of any kind."""
     values = sample.drop_nulls()
     if values.is_empty():
         return False
     if values.dtype == pl.String:
-        is_number = values.str.strip_chars().cast(pl.Float64, strict=False).is_not_null()
-        return bool(is_number.any()) or looks_like_time("", values.head(1))
+        texts = values.str.strip_chars()
+        is_number = texts.cast(pl.Float64, strict=False).is_not_null()
+        return bool((is_number | texts.str.contains(_ONE_DATE)).any())
     return values.dtype.is_numeric() or (values.dtype.is_temporal() and values.dtype not in (pl.Time, pl.Duration))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import lzma
 import struct
 import zipfile
@@ -22,18 +23,18 @@ DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, Run
 
 def gunzip(path: Path) -> bytes:
     """The content of a gzip file."""
-    parts = []
+    content = io.BytesIO()  # not a list of parts: to join them takes the memory twice
     try:
         allowance = Allowance(str(path), path.stat().st_size)
         with path.open("rb") as file:
             for part in _members(file):
                 allowance.take(len(part), part.count(b"\n"))
-                parts.append(part)
+                content.write(part)
     except (zlib.error, EOFError, OSError) as error:
         raise DataError(
             f"{path} cannot be opened: {error or 'it is cut off'}. It is damaged; fetch it again."
         ) from error
-    return b"".join(parts)
+    return content.getvalue()
 
 
 def _members(file: BinaryIO) -> Iterator[bytes]:
@@ -70,12 +71,12 @@ def member_bytes(archive: zipfile.ZipFile, name: str) -> bytes | None:
     where = f"{archive.filename}: {name}"
     if info.file_size > MEMBER_LIMIT:
         raise DataError(f"{where} must be <= {MEMBER_LIMIT} bytes unpacked, got {info.file_size}.")
-    allowance, parts = Allowance(where, info.compress_size), []
+    allowance, content = Allowance(where, info.compress_size), io.BytesIO()
     try:
         with archive.open(info) as file:
             while part := file.read(CHUNK):
                 allowance.take(len(part), part.count(b"\n"))
-                parts.append(part)
+                content.write(part)
     except DAMAGE as error:  # encrypted, cut off, damaged, or an unknown compression
         raise DataError(f"{where} cannot be unpacked: {error or type(error).__name__}. Fetch it again.") from error
-    return b"".join(parts)
+    return content.getvalue()
