@@ -93,7 +93,7 @@ def check_database(url: str) -> None:
             database.text_factory = lambda raw: raw.decode(errors="replace")  # damaged names are shown as they are
             said = database.execute("PRAGMA quick_check(1)").fetchone()
             missing = _columns_of_a_study() - _columns(database)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, UnicodeDecodeError) as error:  # the last of a message that names damaged text
         raise CheckpointError(f"the study's storage {shown(url)} cannot be opened: {error}; {LOST}") from None
     if said != ("ok",):
         raise CheckpointError(f"{path} is damaged ({str(said[0]).splitlines()[0]}): {LOST}")
