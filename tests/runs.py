@@ -42,3 +42,14 @@ def assert_same(first, second):
             assert_same(one, other)
     else:
         assert first == second
+
+
+class StopAfter:
+    """Asks to stop after a number of steps, as Ctrl-C would."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def __call__(self):
+        self.left -= 1
+        return self.left < 0

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
+import torch
 
 from command_line import run_topshelf
+from runs import StopAfter
 from topshelf.config import make_config, merged
 from topshelf.data import Dataset, Interactions, generate, make_split
 from topshelf.data.movielens import read_ratings
@@ -16,7 +20,8 @@ from topshelf.errors import ConfigError, DataError, TopshelfWarning
 from topshelf.models import MODELS
 from topshelf.models.describe import takes_new_users
 from topshelf.recommender import Recommender
-from topshelf.training import fit, load
+from topshelf.training import StoppedEarly, fit, load
+from topshelf.training import phases as phases_module
 
 SHORT = ("--k", 10, "--quiet", "--set", "train.epochs=4", "--set", "train.validate_every=2")
 
@@ -183,3 +188,57 @@ def test_unknown_items_are_counted_named_and_skipped(late):
         DataError, match="none of the 1 items is in the run's data, got 'vase'; its items are like 0, 1, 2"
     ):
         recommender.recommend_new([["vase"]])
+
+
+@pytest.mark.filterwarnings("ignore:.*is not finished")
+def test_an_unfinished_refit_does_not_score_whom_its_model_has_not_seen(late, tmp_path, monkeypatch):
+    calls = iter([StopAfter(10_000), StopAfter(1)])  # the first phase ends, the refit does not
+    monkeypatch.setattr(phases_module, "stop_on_signals", lambda: nullcontext(next(calls)))
+    dataset = Dataset("late", make_split(late))
+    with pytest.raises(StoppedEarly):
+        fit(config(train={"refit": "all", "patience": 0}), dataset, out=tmp_path / "run")
+    monkeypatch.undo()
+    recommender = Recommender.load(tmp_path / "run")
+    unseen = dataset.split.train.counts == 0
+    scores = {user: rows["score"].null_count() for (user,), rows in recommender.recommend().group_by("user")}
+    assert unseen.sum() >= 20
+    assert all((scores[user] > 0) == bool(unseen[user]) for user in scores)
+
+
+def test_ids_that_a_spreadsheet_has_changed_are_named(late):
+    frame = late.to_frame().with_columns(pl.col("user").cast(pl.String).str.zfill(5))
+    recommender = Recommender(k=5, model="ease").fit(frame)
+    with pytest.warns(
+        TopshelfWarning, match=r"2 of 3 new users may be users of the run's data.*such as '7' for '00007'"
+    ):
+        recommender.recommend_new({"7": [3], "8.0": [4], "zoe": [5]})
+
+
+def test_prepared_data_without_a_test_part_are_refused_with_the_remedy(late, tmp_path):
+    late.to_frame().write_csv(tmp_path / "late.csv")
+    prepare = ("data", "prepare", tmp_path / "late.csv", "--out", tmp_path / "out", "--test-fraction", 0)
+    assert "--set data.test_fraction=0" in run_topshelf(*prepare, code=2)[1]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("users", [3.0, np.float64(3), np.int32(3), torch.tensor(3), [3], (3,), np.array([3])])
+def test_one_user_of_any_kind_of_number(late, users):
+    recommender = Recommender.of(fit(config(model={"name": "popularity"}), Dataset("late", make_split(late))))
+    assert recommender.recommend(users).equals(recommender.recommend([3]))
+    for k in (1.5, "3", True, float("nan")):
+        with pytest.raises(ConfigError, match="k must be a whole number"):
+            recommender.recommend([3], k=k)
+
+
+def test_large_ids_beside_floats_stay_different():
+    users = [2**53 + 1, 2**53 + 2, 5.0, 5]
+    frame = pd.DataFrame({"user": pd.Series(users, dtype=object), "item": [1, 2, 3, 4]})
+    assert Interactions.from_frame(frame).users.values.to_list() == [5, 2**53 + 1, 2**53 + 2]
+
+
+def test_a_file_without_a_header_that_begins_with_dates_is_asked_about(tmp_path):
+    (tmp_path / "x.csv").write_text("2020-01-01,1,2\n2020-01-02,2,3\n2020-01-03,2,4\n")
+    assert (
+        "column 1 looks like a time, such as '2020-01-01'. Add a header line"
+        in run_topshelf("data", "show", tmp_path / "x.csv", code=2)[1]
+    )

@@ -42,6 +42,8 @@ def arrive(histories: Any, has: Ragged, users: IdMap, items: IdMap) -> Arrivals:
     """
     named = _named(histories)
     found = [users.get(name) if isinstance(histories, Mapping) else None for name in named]
+    if isinstance(histories, Mapping):
+        _say_similar([name for name, row in zip(named, found, strict=True) if row is None], users)
     rows = torch.tensor([NOT_KNOWN if row is None else row for row in found], dtype=torch.int64)
     known = iter(users.ids(rows[rows != NOT_KNOWN]))
     names = [name if row is None else next(known) for name, row in zip(named, found, strict=True)]
@@ -58,6 +60,26 @@ def arrive(histories: Any, has: Ragged, users: IdMap, items: IdMap) -> Arrivals:
         items,
     )
     return Arrivals(together.users, rows, together.ragged())
+
+
+def _say_similar(new: list[Any], users: IdMap) -> None:
+    """Warn of new users who would be known if their ids were written as the data write them: 141 or 141.0 for 00141."""
+    plain = {_plain(name): name for name in new}
+    alike = {known: plain[key] for known in users.values.to_list() if (key := _plain(known)) in plain} if plain else {}
+    if alike:
+        known, name = next(iter(alike.items()))
+        warnings.warn(
+            f"{len(alike):,} of {len(new):,} new users may be users of the run's data whose ids are written in another "
+            f"way, such as {name!r} for {known!r}. They are treated as new; write ids as the run's data do",
+            TopshelfWarning,
+            stacklevel=3,
+        )
+
+
+def _plain(name: Any) -> str:
+    """An id without what spreadsheets add and take away."""
+    text = str(name).strip().casefold()
+    return (text.removesuffix(".0").lstrip("0") or "0") if text.removesuffix(".0").isdecimal() else text
 
 
 def _named(histories: Any) -> dict[Any, list[Any]]:

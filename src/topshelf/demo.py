@@ -111,7 +111,10 @@ def _claim(out: Path) -> None:
     mark = out / MARK
     if not (is_free(out) or mark.is_file()):
         raise ConfigError(f"{out} holds something that topshelf demo did not make; choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {out}: {error}; choose another --out") from None
     write_text(mark, "Made by topshelf demo, which replaces its runs here.\n")
 
 

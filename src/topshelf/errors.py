@@ -12,6 +12,7 @@ TopshelfWarning          something a user should know, though nothing is wrong; 
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -47,6 +48,13 @@ def positive(name: str, value: Number) -> Number:
     if not value > 0:  # phrased so NaN fails too
         raise ConfigError(f"{name} must be > 0, got {value!r}")
     return _finite(name, value)
+
+
+def whole(name: str, value: object) -> int:
+    """A whole number, of whichever type."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or float(value) % 1 != 0:  # NaN and inf too
+        raise ConfigError(f"{name} must be a whole number, got {value!r}")
+    return int(float(value))
 
 
 def at_least(name: str, value: Number, least: Number) -> Number:

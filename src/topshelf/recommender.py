@@ -17,7 +17,7 @@ from topshelf.arrivals import Arrivals, arrive
 from topshelf.catalogue import top_k
 from topshelf.config import RunConfig, assemble
 from topshelf.data import Dataset, IdMap, Interactions, Split, prepare, split_interactions
-from topshelf.errors import ConfigError, TopshelfError, TopshelfWarning, at_least
+from topshelf.errors import ConfigError, TopshelfError, TopshelfWarning, at_least, whole
 from topshelf.evaluation import Evaluation
 from topshelf.ragged import Ragged
 from topshelf.training import Fitted, fit, load, save
@@ -88,7 +88,7 @@ class Recommender:
         seen = lists.everything() if filter_seen else None
         with torch.no_grad():
             queries, items = fitted.model.encode()
-        is_known = lists.histories(fitted.config).counts[rows] > 0
+        is_known = fitted.histories().counts[rows] > 0
         return self._table("user", split.users, rows, *self._ranked(queries, items, rows, is_known, seen, k))
 
     def recommend_new(
@@ -136,13 +136,8 @@ class Recommender:
             TopshelfWarning,
             stacklevel=3,
         )
-        was_seen = self._histories().counts[arrived.rows.clamp(min=0)] > 0
+        was_seen = self._checked().histories().counts[arrived.rows.clamp(min=0)] > 0
         return model.encode(arrived.rows.clamp(min=0).to(items.device))[0], arrived.is_known & was_seen
-
-    def _histories(self) -> Ragged:
-        """What the model has learned from, of each user of the data."""
-        fitted = self._checked()
-        return Lists.of(fitted.dataset.split, "cpu").histories(fitted.config)
 
     def similar_items(self, items: Sequence[Any], k: int = 10) -> pl.DataFrame:
         """The ``k`` items whose vectors point the same way as each of ``items``, itself left out."""
@@ -150,7 +145,7 @@ class Recommender:
         rows = _rows(fitted.dataset.split.items, items)
         with torch.no_grad():
             vectors = fitted.model.encode(rows[:0])[1].cpu()
-            found = _alike(vectors, rows, min(at_least("k", k, 1), vectors.size(0)))
+            found = _alike(vectors, rows, min(at_least("k", whole("k", k), 1), vectors.size(0)))
         return self._table("item", fitted.dataset.split.items, rows, *found)
 
     def evaluate(self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None) -> Evaluation:
@@ -202,10 +197,10 @@ class Recommender:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Scores and items of the first k places, (R, k); those of whom nothing is known get the popular ones."""
         config, split = self._checked().config, self._checked().dataset.split
-        k = min(config.k if k is None else at_least("k", k, 1), split.n_items)
+        k = min(config.k if k is None else at_least("k", whole("k", k), 1), split.n_items)
         values, indices = top_k(queries, items.cpu(), k, exclude=seen, rows=rows)
         if not bool(is_known.all()):
-            counts = torch.bincount(self._histories().indices, minlength=split.n_items).float().unsqueeze(1)
+            counts = torch.bincount(self._checked().histories().indices, minlength=split.n_items).float().unsqueeze(1)
             popular = top_k(torch.ones(len(queries), 1), counts, k, exclude=seen, rows=rows[~is_known])[1]
             values[~is_known], indices[~is_known] = torch.nan, popular
         return values, indices
@@ -259,7 +254,9 @@ def _alike(vectors: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[torch.Ten
 
 def _rows(ids: IdMap, wanted: Any) -> torch.Tensor:
     """Dense indices of external ids; a single id stands for a list of one."""
-    listed = [wanted] if isinstance(wanted, str | int | np.integer) else list(wanted)
+    if isinstance(wanted, torch.Tensor | np.ndarray | np.generic):
+        wanted = wanted.tolist()
+    listed = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Iterable) else list(wanted)
     return torch.from_numpy(ids.index(listed).astype(np.int64)) if listed else torch.empty(0, dtype=torch.int64)
 
 

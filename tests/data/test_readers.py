@@ -89,7 +89,9 @@ AMBIGUOUS = "1 5 3\n2 5 4\n3 6 5\n"
 
 @pytest.mark.parametrize("content", [AMBIGUOUS, "1 5 3 900\n2 5 4 901\n", "0 1 2\n"])
 def test_lists_and_tables_that_look_the_same_are_not_guessed(content, write):
-    with pytest.raises(DataError, match=r"cannot tell whether '. . .*\.csv, or pass --separator ' '"):
+    with pytest.raises(
+        DataError, match=r"cannot tell whether '. . .*\.csv, or prepare it with topshelf data prepare --separator ' '"
+    ):
         read_interactions(write("ratings.txt", content))
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from runs import assert_same, state_of
+from runs import StopAfter, assert_same, state_of
 from topshelf.config import make_config, merged
 from topshelf.data import generate, make_split
 from topshelf.data.datasets import Dataset
@@ -29,17 +29,6 @@ SMALL = {"k": 5, "train": {"epochs": 6, "batch_size": 32, "validate_every": 2, "
 @pytest.fixture(scope="module")
 def dataset():
     return Dataset("generated", make_split(generate(150, 60, interactions_per_user=8, seed=3), seed=0))
-
-
-class StopAfter:
-    """Asks to stop after a number of steps, as Ctrl-C would."""
-
-    def __init__(self, steps):
-        self.left = steps
-
-    def __call__(self):
-        self.left -= 1
-        return self.left < 0
 
 
 @pytest.mark.parametrize(

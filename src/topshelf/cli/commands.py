@@ -173,6 +173,8 @@ def recommend(
                 f"got {rating_column!r}"
             )
         histories = _histories(new, settings.model_copy(update=columns))
+        known = sum(recommender.fitted.dataset.split.users.get(user) is not None for user in histories)
+        terminal.say(f"{known:,} users of the run's data, {len(histories) - known:,} new users", stderr=True)
         table = recommender.recommend_new(histories, k, filter_seen=not keep_seen)
     elif items is not None:
         has = [item.strip() for item in items.split(",") if item.strip()]

@@ -11,6 +11,7 @@ import typer
 from topshelf.data.datasets import DATASETS, fetch, load, load_split
 from topshelf.data.given import SUMMARY, write_split
 from topshelf.data.summary import catalogue, describe, describe_split
+from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console, say
 from topshelf.terminal import as_json as as_json_text
 
@@ -118,6 +119,11 @@ def prepare(
     settings |= {"seed": seed, "split_seed": split_seed}
     layout = _layout(user_column, item_column, rating_column, time_column, separator) | {"dates": dates}
     dataset = load_split(path, **settings, **layout)
+    if not len(dataset.split.test):
+        raise ConfigError(
+            "--test-fraction must be > 0 here, for a prepared folder holds a test part, got 0. To train without one, "
+            "give the file itself: topshelf train --data FILE --set data.test_fraction=0"
+        )
     dataset.warn()
     summary = {"source": path, **describe_split(dataset.split), "notes": list(dataset.notes), "settings": settings}
     write_split(dataset.split, out, summary)

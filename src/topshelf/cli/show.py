@@ -15,7 +15,6 @@ from topshelf.registry import first_sentence
 from topshelf.statistics import PairedResult
 from topshelf.terminal import Table, cell, console, escape, say
 from topshelf.training import Fitted
-from topshelf.training.phases import Lists
 
 NOTES = {
     "dropped_test": "test interactions of users or items that train does not know, left out",
@@ -37,7 +36,7 @@ def run(fitted: Fitted, out: Path) -> None:
     if split.kind == "ratio":
         lines.append("a random split: the model may know a user's later choices; with timestamps, split by time")
     lines += [f"{NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
-    histories = Lists.of(split, "cpu").histories(config)
+    histories = fitted.histories()
     if n_new := int((histories.counts == 0).sum()):
         lines.append(f"users of whom the model has seen nothing, who get the most popular items: {n_new:,}")
     if not fitted.model.is_closed_form:

@@ -58,6 +58,12 @@ def _of_series(column: Any, name: str, source: str) -> pl.Series:
 
 def _plain(values: list[Any], name: str, source: str) -> pl.Series:
     """Numbers stay numbers; everything else (text, bytes, UUIDs) becomes text."""
+    # Whole floats beside integers are integers: as floats, large ids would become each other.
+    values = (
+        [int(value) if isinstance(value, float) and value.is_integer() else value for value in values]
+        if any(type(value) is int for value in values)
+        else values
+    )
     present = [value for value in values if value is not None]
     if present and all(isinstance(value, (bool, np.bool_)) for value in present):
         return pl.Series(name, values, dtype=pl.Boolean)

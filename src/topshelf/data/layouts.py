@@ -43,7 +43,7 @@ def sniff(lines: list[str], separator: str | None, source: str, wanted: Columns 
     if _has_header(rows, wanted):
         _refuse_twins(rows[0], wanted, source)
         return Layout(separator, True, rows[0])
-    return Layout(separator, False, _headerless_names(rows))
+    return Layout(separator, False, _headerless_names(rows, source))
 
 
 def fields(line: str, separator: str) -> list[str]:
@@ -81,11 +81,19 @@ def _refuse_twins(names: list[str], wanted: Columns, source: str) -> None:
             raise DataError(f"{source} has {count} columns named {name!r}. Rename or drop all but one.")
 
 
-def _headerless_names(rows: list[list[str]]) -> list[str]:
+def _headerless_names(rows: list[list[str]], source: str) -> list[str]:
     width = len(rows[0])
     if width > len(HEADERLESS):
         return [f"column_{place + 1}" for place in range(width)]
     columns = [pl.Series([row[place] for row in rows if len(row) == width], dtype=pl.String) for place in range(width)]
+    for place in range(min(2, width)):
+        is_text = columns[place].cast(pl.Float64, strict=False).is_null().all()  # large ids may look like epochs
+        if is_text and looks_like_time("", columns[place]):
+            raise DataError(
+                f"{source}: cannot tell which columns hold the users and items: there is no header line, and column "
+                f"{place + 1} looks like a time, such as {columns[place][0]!r}. Add a header line, or put the columns "
+                "in the order user, item, rating, time."
+            )
     third_is_time = width > 2 and looks_like_time("", columns[2])
     swapped = third_is_time and not (width > 3 and looks_like_time("", columns[3]))
     return list((TIMES_THIRD if swapped else HEADERLESS)[:width])
@@ -98,8 +106,8 @@ def _holds_lists(lines: list[str], source: str) -> bool:
     if claim is None and width > 2:  # with two numbers on each line, lists and tables say the same
         raise DataError(
             f"{source}: cannot tell whether {lines[0][:80]!r} is a user with {width - 1} items or one interaction. "
-            "For a table, add a header line, rename the file to .csv, or pass --separator ' ' (in Python "
-            "separator=' '). For lists, write one user and one item on each line."
+            "For a table, add a header line, rename the file to .csv, or prepare it with topshelf data prepare "
+            "--separator ' ' (in Python separator=' '). For lists, write one user and one item on each line."
         )
     return bool(claim)
 

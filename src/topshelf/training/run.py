@@ -14,6 +14,7 @@ from topshelf.data import Dataset, load_split
 from topshelf.errors import CheckpointError, ConfigError, at_most
 from topshelf.evaluation import Evaluation, evaluate
 from topshelf.models import Model
+from topshelf.ragged import Ragged
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
 from topshelf.training.phases import Lists, Outcome, Phases
@@ -31,6 +32,12 @@ class Fitted:
     valid_score: float | None = None
     measured: dict[str, Any] | None = None
     is_finished: bool = True
+    is_final: bool = True  # whether the model is that of the run's last phase, the refit if there is one
+
+    def histories(self) -> Ragged:
+        """What the model has learned from, of each user."""
+        lists = Lists.of(self.dataset.split, "cpu")
+        return lists.histories(self.config) if self.is_final else lists.train
 
     def evaluate(
         self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None, *, part: str = "test"
@@ -154,11 +161,12 @@ def load(out: str | Path) -> Fitted:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{folder.model} does not fit its config, or is damaged: {error}") from None
     _check_seen(folder, config, dataset, state)
-    lists = Lists.of(dataset.split, "cpu")
     # Until its last phase is over, a run's model is that of the first, which has seen train alone.
-    model.attach(lists.histories(config) if "refit" in state or folder.is_finished else lists.train)
+    is_final = "refit" in state or folder.is_finished
+    fitted = Fitted(config, dataset, **vars(outcome), is_finished=folder.is_finished, is_final=is_final)
+    model.attach(fitted.histories())
     folder.say_if_unfinished(outcome.best_epoch)
-    return Fitted(config, dataset, **vars(outcome), is_finished=folder.is_finished)
+    return fitted
 
 
 def _check_seen(folder: RunFolder, config: RunConfig, dataset: Dataset, state: dict[str, Any]) -> None:
