@@ -35,6 +35,9 @@ def tune(
     item_column: Annotated[str | None, typer.Option(help="Column of the items; guessed if left out.")] = None,
     rating_column: Annotated[str | None, typer.Option(help="Column of the ratings; 'none' to ignore it.")] = None,
     time_column: Annotated[str | None, typer.Option(help="Column of the times; 'none' to ignore it.")] = None,
+    dates: Annotated[
+        str | None, typer.Option(help="Order of dates such as 12/01/2020: day-first, month-first.")
+    ] = None,
     min_rating: Annotated[float | None, typer.Option(help="Only ratings of at least this are positives.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the study; runs/tune-DATA-MODEL-LOSS.")] = None,
     storage: Annotated[str | None, typer.Option(help="Database url; by default SQLite in the folder.")] = None,
@@ -63,6 +66,7 @@ def tune(
     from topshelf import tuning  # half a second that no other command should pay
 
     columns = {"user": user_column, "item": item_column, "weight": rating_column, "timestamp": time_column}
+    columns["dates"] = dates
     given = {key: value for key, value in {**columns, "min_rating": min_rating}.items() if value is not None}
     if resume is not None:
         others = (config, data, model, loss, k, sampler, seed, set_, range_, out)
