@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import copy
-import os
 import inspect
+import os
 import sys
 from datetime import timedelta
 from pathlib import Path
