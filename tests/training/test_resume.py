@@ -17,7 +17,7 @@ from runs import StopAfter, assert_same, state_of
 from topshelf.config import make_config, merged
 from topshelf.data import generate, make_split
 from topshelf.data.datasets import Dataset
-from topshelf.errors import TopshelfWarning
+from topshelf.errors import CheckpointError, TopshelfWarning
 from topshelf.training import StoppedEarly, fit, load, resume
 from topshelf.training import phases as phases_module
 from topshelf.training.folder import RunFolder
@@ -112,6 +112,18 @@ def test_a_run_stopped_in_its_refit_is_loaded_as_it_was_before(tmp_path, dataset
         kept = load(tmp_path / "run").model.encode()
     first_phase = fit(config, dataset).model.encode()
     assert_close(kept, first_phase, rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*was edited after the run began")
+def test_another_learning_rate_is_refused_when_a_run_is_resumed(tmp_path, dataset):
+    fit(make_config(SMALL), dataset, out=tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    folder.metrics.unlink()
+    folder.config.write_text(folder.config.read_text().replace("learning_rate = 0.1", "learning_rate = 0.05"))
+    with pytest.raises(
+        CheckpointError, match=r"when a run is resumed \(lr is 0.05, was 0.1\): put train.learning_rate"
+    ):
+        resume(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["lightgcn", "ease"])

@@ -242,9 +242,16 @@ class Trainer:
         """Settings must be the config's, and moments must fit: torch converts types, and fused loops trust shapes."""
         expected = self.optimizer.state_dict()["param_groups"]
         if (kept := _groups(state["param_groups"])) != (asked := _groups(expected)):
+            pairs = zip(kept, asked, strict=False)
+            changes = [
+                f"{key} is {now[key]}, was {old.get(key)}"
+                for old, now in pairs
+                for key in now
+                if now[key] != old.get(key)
+            ]
             raise ValueError(
-                "the optimizer's settings cannot be changed when a run is resumed: they are "
-                f"{asked}, were {kept}. Put train.learning_rate and train.weight_decay back"
+                f"the optimizer's settings cannot be changed when a run is resumed ({'; '.join(changes)}): put "
+                "train.learning_rate and train.weight_decay back"
             )
         places = [place for group in expected for place in group["params"]]
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
