@@ -16,6 +16,7 @@ from topshelf.data import Split
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
 from topshelf.metrics import ndcg_at_k
 from topshelf.models.blend import LEAST_SCALE, checked_weights
+from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import NO_ITEM, Queries
 from topshelf.training import Fitted, fit, load, save
@@ -28,7 +29,7 @@ SAMPLE = 1 << 22  # cells of users x items that the spread of a model's scores i
 WORKSPACE = 64 << 20  # bytes of a block of scores; the search holds up to four such blocks
 MOST_ROWS = 1 << 11  # users a block
 
-Encoded = tuple[Queries, Tensor]
+Vectors = tuple[Queries, Tensor]
 
 
 def blend(
@@ -84,7 +85,8 @@ class WeightSearch:
     def __init__(self, runs: Sequence[Fitted]) -> None:
         self.k, self.n_items = runs[0].config.k, runs[0].model.n_items
         self.lists = Lists.of(runs[0].dataset.split, "cpu")
-        self.encoded: list[Encoded] = [run.model.encode() for run in runs]
+        everybody = QuerySet.known(runs[0].model.n_queries)
+        self.encoded: list[Vectors] = [(run.model.encode_queries(everybody), run.model.encode_items()) for run in runs]
         self.users = (self.lists.valid.counts > 0).nonzero().squeeze(1)
         self.scales = [spread(queries, items) for queries, items in self.encoded]
 
@@ -163,7 +165,7 @@ def _blocks(rows: Tensor, n_items: int) -> Iterator[Tensor]:
     yield from torch.split(rows, max(1, min(MOST_ROWS, WORKSPACE // (4 * n_items))))
 
 
-def _scores(encoded: Encoded, rows: Tensor) -> Tensor:
+def _scores(encoded: Vectors, rows: Tensor) -> Tensor:
     queries, items = encoded
     return (queries[rows.to(items.device)] @ items.T).float().cpu()
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from topshelf.errors import ConfigError, one_of
+from topshelf.errors import ConfigError
 
 T = TypeVar("T")
 _MOST_LEVELS = 16  # of nested values; our own settings have four
@@ -76,9 +76,19 @@ class DataSettings(Settings):
     """False positives added to train, as a share of each user's positives."""
 
 
-class NegativesSettings(Settings):
-    kind: Literal["auto", "catalogue", "shared", "per_query", "in_batch"] = "auto"
-    """auto: the exact catalogue where the loss takes a log-partition, else per_query."""
+class OpenSettings(Settings):
+    """A section whose class may have more settings; they are checked against its constructor."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def more(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class NegativesSettings(OpenSettings):
+    kind: str = "auto"
+    """auto: the exact catalogue where the loss takes a log-partition, else per_query; or shared, in_batch, mixed."""
     n: int | None = Field(None, ge=1)
     """How many to draw, shared or per_query: paper_n; with auto as many as the loss prefers (BPR: 1)."""
     effective_n: int | None = Field(None, ge=1)
@@ -87,9 +97,9 @@ class NegativesSettings(Settings):
     """The paper's N, where neither n nor the loss says otherwise: 1000, and 200 as shipped for MovieLens-100K."""
 
 
-class ThresholdSettings(Settings):
-    estimator: Literal["exact", "sampled", "iid", "weighted", "regression", "incremental"] = "exact"
-    """How the top-K thresholds are found."""
+class ThresholdSettings(OpenSettings):
+    estimator: str = "exact"
+    """How the top-K thresholds are found: exact, sampled, iid, weighted, regression, incremental."""
     every: int = Field(5, ge=1)
     """exact, sampled, iid, weighted: epochs between two updates (the paper's T_beta)."""
     n: int = Field(1000, ge=1)
@@ -154,6 +164,21 @@ class RunConfig(Settings):
     @property
     def cutoffs(self) -> tuple[int, ...]:
         return tuple(sorted({*self.evaluate.cutoffs, self.k}))
+
+
+def class_names(config: RunConfig) -> dict[str, str]:
+    """The classes that a config names, by setting."""
+    names = {
+        "model.name": config.model.name,
+        "loss.name": config.loss.name,
+        "negatives.kind": config.negatives.kind,
+        "threshold.estimator": config.threshold.estimator,
+    }
+    parts = config.model.settings.get("parts")
+    for at, part in enumerate(parts if isinstance(parts, list) else []):  # of a blend
+        if isinstance(part, Mapping) and isinstance(part.get("name"), str):
+            names[f"model.parts.{at}.name"] = part["name"]
+    return names
 
 
 def make_config(values: Mapping[str, Any]) -> RunConfig:
@@ -298,25 +323,23 @@ def to_toml(config: RunConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
-def complete(
-    kind: str, registry: Mapping[str, type[Any]], component: Component, given: Iterable[str]
-) -> dict[str, Any]:
+def complete(section: str, cls: type[Any], settings: Mapping[str, Any], given: Iterable[str] = ()) -> dict[str, Any]:
     """All settings of a component, defaults included, checked against its constructor.
 
     ``given`` names the constructor arguments that are not the user's to set.
     """
-    cls = registry[one_of(f"{kind}.name", component.name, registry)]
     hints = get_type_hints(cls.__init__)
     fields: dict[str, Any] = {}
     for parameter in list(inspect.signature(cls.__init__).parameters.values())[1:]:
-        if parameter.name not in given:
-            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-            fields[parameter.name] = (hints[parameter.name], default)
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name in given:
+            continue
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[parameter.name] = (hints.get(parameter.name, Any), default)
     schema = pydantic.create_model(cls.__name__, __config__=ConfigDict(extra="forbid"), **fields)
     try:
-        return schema.model_validate(component.settings).model_dump()
+        return schema.model_validate(dict(settings)).model_dump()
     except pydantic.ValidationError as error:
-        raise ConfigError(_explain(error, schema, prefix=f"{kind}.")) from None
+        raise ConfigError(_explain(error, schema, prefix=f"{section}.")) from None
 
 
 def _default_names() -> dict[str, Any]:

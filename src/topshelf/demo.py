@@ -16,6 +16,7 @@ from topshelf.data.movielens import fetch_movielens_from_registry
 from topshelf.errors import ConfigError, DataError
 from topshelf.evaluation import Evaluation, compare
 from topshelf.files import is_free, write_text
+from topshelf.queries import QuerySet
 from topshelf.ragged import merge
 from topshelf.report import Page
 from topshelf.statistics import PairedResult
@@ -167,7 +168,8 @@ def _person(fitted: Fitted) -> Person:
     history = history[fame.argsort(descending=True, stable=True)]
     # Only train and validation are left out, so that hits of the test part can show.
     with torch.no_grad():
-        queries, items = fitted.model.encode()
+        queries = fitted.model.encode_queries(QuerySet.known(fitted.model.n_queries))
+        items = fitted.model.encode_items()
         seen = merge(train, split.valid.ragged())
         found = top_k(queries, items, SHOWN, exclude=seen, rows=torch.tensor([row]))[1][0].tolist()
     return Person(

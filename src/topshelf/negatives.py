@@ -1,4 +1,4 @@
-"""Where negatives come from: the whole catalogue, a shared sample, a sample a query, or the batch itself.
+"""Where negatives come from: the whole catalogue, a shared sample, a sample per query, the batch, or a mixture.
 
 Each source draws for a batch of Q queries with their positives and never lets a positive count as a negative
 (accidental hits are masked, or cannot be drawn). Draws that are not uniform say so in ``log_q``.
@@ -7,6 +7,7 @@ Each source draws for a batch of Q queries with their positives and never lets a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,7 +16,11 @@ from torch import Tensor
 
 from topshelf import kernels
 from topshelf.errors import ConfigError, at_least
+from topshelf.queries import Batch, Context, Encoded
 from topshelf.ragged import Ragged, ragged_from_pairs
+from topshelf.registry import Recorded
+
+Layout = Literal["catalogue", "shared", "own"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,10 @@ class Draw:
     def is_shared(self) -> bool:
         """Whether all queries of the batch look at the same items."""
         return self.items is None or self.items.dim() == 1
+
+    def n_columns(self, n_items: int) -> int:
+        """How many negatives a query looks at, of a catalogue of ``n_items``."""
+        return n_items if self.items is None else self.items.size(-1)
 
     def part(self, start: int, stop: int) -> Draw:
         """The draw of the queries ``start`` to ``stop``."""
@@ -77,40 +86,64 @@ class Population:
         return self.item_counts.numel()
 
 
-class Negatives:
-    """Base of the sources."""
+class Negatives(Recorded):
+    """Base of the sources. A subclass has :meth:`draw`, and says:
 
-    def draw(self, positives: Ragged, batch_items: Tensor, population: Population, generator: torch.Generator) -> Draw:
-        """Draw for Q queries, given all their positives, the batch's positive items (P,) and what it is drawn from."""
+    - ``layout``: "catalogue" (all items), "shared" (one draw for the batch) or "own" (each query has its own);
+    - ``n``: how many are drawn per query, a constructor argument; None where that is not a setting;
+    - ``stands_for_catalogue``: whether the sum over the draw, corrected by ``log_q``, estimates that over all items.
+    """
+
+    layout: ClassVar[Layout]
+    stands_for_catalogue: ClassVar[bool] = False
+    n: int | None = None
+    population: Population
+
+    def attach(self, context: Context) -> Negatives:
+        """Take what batches are drawn from; returns itself."""
+        self.population = Population.of(context.histories, context.n_items)
+        return self
+
+    def draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:
+        """Negatives of a batch of Q queries. ``encoded`` has the vectors of the step, detached."""
         raise NotImplementedError
 
 
 class Catalogue(Negatives):
     """Every item that is not a positive of the query: exact."""
 
-    def draw(self, positives: Ragged, batch_items: Tensor, population: Population, generator: torch.Generator) -> Draw:  # noqa: ARG002
-        return Draw(None, positives)
+    layout: ClassVar[Layout] = "catalogue"
+    stands_for_catalogue: ClassVar[bool] = True
+
+    def draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:  # noqa: ARG002
+        return Draw(None, batch.positives)
 
 
 class Shared(Negatives):
     """``n`` items drawn uniformly without replacement, shared by the whole batch; positives masked."""
 
+    layout: ClassVar[Layout] = "shared"
+
     def __init__(self, n: int = 1000) -> None:
         self.n = at_least("n", n, 1)
 
-    def draw(self, positives: Ragged, batch_items: Tensor, population: Population, generator: torch.Generator) -> Draw:  # noqa: ARG002
-        items = torch.randperm(population.n_items, generator=generator)[: self.n].to(population.item_counts.device)
-        return Draw(items, _columns(positives, items, population.n_items))
+    def draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:  # noqa: ARG002
+        n_items = self.population.n_items
+        items = torch.randperm(n_items, generator=generator)[: self.n].to(batch.item.device)
+        return Draw(items, columns_of(batch.positives, items, n_items))
 
 
 class PerQuery(Negatives):
     """``n`` negatives for each query, uniform and independent (with replacement), never a positive: the paper's."""
 
+    layout: ClassVar[Layout] = "own"
+
     def __init__(self, n: int = 1000) -> None:
         self.n = at_least("n", n, 1)
 
-    def draw(self, positives: Ragged, batch_items: Tensor, population: Population, generator: torch.Generator) -> Draw:  # noqa: ARG002
-        return Draw(draw_negatives(positives, self.n, population.n_items, generator), None)
+    def draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:  # noqa: ARG002
+        assert self.n is not None
+        return Draw(draw_negatives(batch.positives, self.n, self.population.n_items, generator), None)
 
 
 class InBatch(Negatives):
@@ -120,18 +153,64 @@ class InBatch(Negatives):
     out: those are never in a batch.
     """
 
-    def draw(self, positives: Ragged, batch_items: Tensor, population: Population, generator: torch.Generator) -> Draw:  # noqa: ARG002
-        items = torch.unique(batch_items)
+    layout: ClassVar[Layout] = "shared"
+    stands_for_catalogue: ClassVar[bool] = True
+
+    def draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:  # noqa: ARG002
+        population = self.population
+        items = torch.unique(batch.item)
         counts = population.item_counts[items]
-        if batch_items.numel() == positives.indices.numel():  # queries were drawn, each with all its positives
-            drawn, pool = len(positives), population.n_queries
+        if batch.item.numel() == batch.positives.indices.numel():  # queries were drawn, each with all its positives
+            drawn, pool = len(batch.positives), population.n_queries
         else:  # pairs were drawn
-            drawn, pool = batch_items.numel(), int(population.item_counts.sum())
+            drawn, pool = batch.item.numel(), int(population.item_counts.sum())
         # An item counts for queries that do not have it, so what brought the query into the batch did not bring it.
         chance = _chance_drawn(counts, drawn - 1, pool - 1)
         uniform = items.numel() / population.n_items
         log_q = torch.log(chance.clamp(min=1e-12) / uniform).to(torch.float32)
-        return Draw(items, _columns(positives, items, population.n_items), log_q)
+        return Draw(items, columns_of(batch.positives, items, population.n_items), log_q)
+
+
+class Mixed(Negatives):
+    """The positive items of the batch and, for each query, the ``n_hard`` hardest of ``pool`` uniform draws.
+
+    The batch's items come with the correction of ``in_batch``. The hard ones are those with the highest scores by the
+    vectors of this very step; they count in full, which is what makes them hard. Use when uniform draws are soon too
+    easy and popular items alone are not enough. Cost: one product of the batch with ``pool`` items.
+    """
+
+    layout: ClassVar[Layout] = "own"
+
+    def __init__(self, *, n_hard: int = 50, pool: int = 1000) -> None:
+        self.n_hard, self.pool = at_least("n_hard", n_hard, 1), at_least("pool", pool, n_hard)
+        self._in_batch = InBatch()
+
+    def attach(self, context: Context) -> Negatives:
+        self._in_batch.attach(context)
+        return super().attach(context)
+
+    @torch.no_grad()
+    def draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:
+        n_items, device = self.population.n_items, batch.item.device
+        shared = self._in_batch.draw(batch, encoded, generator)
+        assert shared.items is not None
+        assert shared.log_q is not None
+        pool = draw_distinct(self.pool, n_items, generator).to(device)
+        pool = pool[~torch.isin(pool, shared.items)]  # an item counts once
+        scores = encoded.queries @ encoded.items[pool].T
+        own = columns_of(batch.positives, pool, n_items)
+        scores[own.owner(), own.indices] = -torch.inf
+        best = scores.topk(min(self.n_hard, pool.numel()), dim=1)
+        hard = pool[best.indices]
+        items = torch.cat([shared.items.expand(len(batch.positives), -1), hard], 1)
+        log_q = torch.cat([shared.log_q, shared.log_q.new_zeros(hard.size(1))])
+        # A query with fewer than n_hard negatives in the pool has its positives in the last places: masked too.
+        row, place = (best.values == -torch.inf).nonzero().T
+        excluded = shared.exclude
+        assert excluded is not None
+        rows = torch.cat([excluded.owner(), row])
+        columns = torch.cat([excluded.indices, place + shared.items.numel()])
+        return Draw(items, ragged_from_pairs(rows, columns, len(batch.positives)), log_q)
 
 
 NEGATIVES: dict[str, type[Negatives]] = {
@@ -139,6 +218,7 @@ NEGATIVES: dict[str, type[Negatives]] = {
     "shared": Shared,
     "per_query": PerQuery,
     "in_batch": InBatch,
+    "mixed": Mixed,
 }
 
 
@@ -253,7 +333,7 @@ def _chance_drawn(marked: Tensor, drawn: int, pool: int) -> Tensor:
     return (1 - missed).masked_fill(marked + drawn > pool, 1.0)
 
 
-def _columns(positives: Ragged, items: Tensor, n_items: int) -> Ragged:
+def columns_of(positives: Ragged, items: Tensor, n_items: int) -> Ragged:
     """The positives that are among ``items``, as columns of the draw."""
     place = torch.full((n_items,), -1, dtype=torch.int64, device=items.device)
     place[items] = torch.arange(items.numel(), device=items.device)

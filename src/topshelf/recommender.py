@@ -19,6 +19,7 @@ from topshelf.config import RunConfig, assemble
 from topshelf.data import Dataset, IdMap, Interactions, Split, prepare, split_interactions
 from topshelf.errors import ConfigError, TopshelfError, TopshelfWarning, at_least, whole
 from topshelf.evaluation import Evaluation
+from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import resolve
@@ -87,7 +88,8 @@ class Recommender:
         lists = Lists.of(split, "cpu")
         seen = lists.everything() if filter_seen else None
         with torch.no_grad():
-            queries, items = fitted.model.encode()
+            queries = fitted.model.encode_queries(QuerySet.known(split.n_users))
+            items = fitted.model.encode_items()
         is_known = fitted.histories().counts[rows] > 0
         return self._table("user", split.users, rows, *self._ranked(queries, items, rows, is_known, seen, k))
 
@@ -115,7 +117,7 @@ class Recommender:
         arrived = arrive(histories, Lists.of(split, "cpu").everything(), split.users, split.items)
         rows = torch.arange(len(arrived.users))
         with torch.no_grad():
-            items = fitted.model.encode(rows[:0])[1]  # of no known user
+            items = fitted.model.encode_items()
             queries, is_scored = self._arrived_queries(arrived, items)
         seen = arrived.lists if filter_seen else None
         return self._table("user", arrived.users, rows, *self._ranked(queries, items, rows, is_scored, seen, k))
@@ -124,7 +126,8 @@ class Recommender:
         """Vectors of the users, and for whom they mean something."""
         model = self._checked().model
         try:
-            return model.queries_of(arrived.lists.to(items.device)), arrived.lists.counts > 0
+            model.check_takes("history")
+            return model.encode_queries(QuerySet(history=arrived.lists.to(items.device))), arrived.lists.counts > 0
         except ConfigError:  # it has vectors for the users of its training only
             if not bool(arrived.is_known.any()):
                 raise
@@ -137,14 +140,15 @@ class Recommender:
             stacklevel=3,
         )
         was_seen = self._checked().histories().counts[arrived.rows.clamp(min=0)] > 0
-        return model.encode(arrived.rows.clamp(min=0).to(items.device))[0], arrived.is_known & was_seen
+        known = QuerySet(rows=arrived.rows.clamp(min=0).to(items.device))
+        return model.encode_queries(known), arrived.is_known & was_seen
 
     def similar_items(self, items: Sequence[Any], k: int = 10) -> pl.DataFrame:
         """The ``k`` items whose vectors point the same way as each of ``items``, itself left out."""
         fitted = self._checked()
         rows = _rows(fitted.dataset.split.items, items)
         with torch.no_grad():
-            vectors = fitted.model.encode(rows[:0])[1].cpu()
+            vectors = fitted.model.encode_items().cpu()
             found = _alike(vectors, rows, min(at_least("k", whole("k", k), 1), vectors.size(0)))
         return self._table("item", fitted.dataset.split.items, rows, *found)
 

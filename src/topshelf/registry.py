@@ -1,10 +1,21 @@
-"""What a class of a registry says of itself, as plain values: the docstring and the constructor are the only source."""
+"""Classes by name: those of the registries, and classes of other packages as ``"package.module:Class"``.
+
+What a class says of itself, as plain values, comes from its docstring and its constructor only.
+"""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
-from typing import Any
+import sys
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+from topshelf.errors import CheckpointError, ConfigError, one_of
+
+T = TypeVar("T")
+SearchSpace = dict[str, tuple[float | int | str, ...]]  # what is searched when a component is tuned, by setting
 
 # The named parts of a docstring, in the order of house style.
 LABELS = ("Shapes", "Settings", "Derivation", "Use when", "Cost", "Paper", "Relations")
@@ -13,6 +24,78 @@ GIVEN = ("self", "n_queries", "n_items", "n_positives", "reduction")
 # A part begins on a line of its own, or after three spaces.
 _BEGINNING = re.compile(rf"(?:^|\n| {{3}})(?=(?:{'|'.join(LABELS)}):\s)")
 _MARKUP = re.compile(r"``(.+?)``|:\w+:`~?(.+?)`")
+
+
+class Recorded:
+    """Base of what a run is made of: an instance remembers its constructor's arguments, so it can stand for a name."""
+
+    def __new__(cls, *args: Any, **settings: Any) -> Any:
+        instance = super().__new__(cls)
+        instance.__dict__["_arguments"] = (args, settings)
+        return instance
+
+
+def lookup(setting: str, name: str, registry: Mapping[str, type[T]], base: type[T]) -> type[T]:
+    """The class that a setting names: one of the registry, or ``"package.module:Class"``, which is imported."""
+    if ":" not in name:
+        if name not in registry and "." in name:
+            raise ConfigError(
+                f"{setting} must be a name or 'package.module:Class', got {name!r}; the class is after a colon"
+            )
+        return registry[one_of(setting, name, registry)]
+    module_name, _, path = name.partition(":")
+    try:
+        value: Any = importlib.import_module(module_name)
+    except Exception as error:  # whatever a stranger's module raises while it is imported
+        raise ConfigError(
+            f"{setting} names {name!r}, and {module_name} cannot be imported: {type(error).__name__}: {error}. Install "
+            "it, or put its folder on PYTHONPATH"
+        ) from error
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    if not (isinstance(value, type) and issubclass(value, base)):
+        got = "nothing of that name" if value is None else repr(value)
+        raise ConfigError(f"{setting} must name a subclass of topshelf's {base.__name__}, got {got} for {name!r}")
+    return value
+
+
+def check_allowed(names: Mapping[str, str], allow: Collection[str], where: object) -> None:
+    """Refuse classes that a file names and that the caller neither imported nor allowed: importing runs their code.
+
+    ``names`` are by setting. ``allow`` holds module names; one allows its submodules too.
+    """
+    for setting, name in names.items():
+        module = name.partition(":")[0]
+        is_allowed = any(module == one or module.startswith(f"{one}.") for one in allow)
+        if ":" in name and module not in sys.modules and not is_allowed:
+            raise CheckpointError(
+                f"{where} has {setting} = {name!r}, a class of another package. Nothing that a folder names is "
+                f"imported by itself. If you trust it: import {module} first, or allow it (in Python "
+                f"allow=[{module!r}], on the command line --allow {module})"
+            )
+
+
+def named(value: Any, registry: Mapping[str, type[T]], base: type[T], setting: str) -> dict[str, Any]:
+    """A component as its name and settings, from a name, a mapping, a class, or an instance.
+
+    An instance stands for its class and the arguments of its constructor; what it has learned is not kept.
+    """
+    if isinstance(value, str):
+        return {"name": value}
+    if isinstance(value, Mapping):
+        return dict(value)
+    cls = value if isinstance(value, type) else type(value)
+    if not issubclass(cls, base):
+        raise ConfigError(
+            f"{setting} must be a name, settings with a name, or a class or an instance of {base.__name__}, "
+            f"got {value!r}"
+        )
+    name = next((name for name, one in registry.items() if one is cls), f"{cls.__module__}:{cls.__qualname__}")
+    if isinstance(value, type):
+        return {"name": name}
+    args, settings = value.__dict__["_arguments"]
+    bound = inspect.signature(cls.__init__).bind(value, *args, **settings).arguments
+    return {"name": name, **{key: one for key, one in bound.items() if key not in GIVEN}}
 
 
 def row(name: str, form: str, cls: type[Any], documented: object) -> dict[str, Any]:

@@ -21,11 +21,6 @@ from torch import Tensor
 from topshelf.errors import at_least, at_most, positive
 from topshelf.ranking import Queries, top_k
 
-DRAWN = ("sampled", "iid", "weighted")
-EVERY_FEW_EPOCHS = ("exact", *DRAWN)
-EVERY_STEP = ("regression", "incremental")
-ESTIMATORS = EVERY_FEW_EPOCHS + EVERY_STEP
-
 
 @torch.no_grad()
 def exact_thresholds(queries: Queries, items: Tensor, k: int) -> Tensor:

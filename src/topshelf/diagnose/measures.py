@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from topshelf import thresholds
 from topshelf.diagnose.sample import Sample
 from topshelf.losses import slatk_loss
 from topshelf.losses.lambda_loss import lambda_weights
@@ -141,7 +140,7 @@ def estimates(
     mine = queries[sample.rows]
     drawn = {
         name: drawn_thresholds(name, mine, items, sample.positives, k, n, generator, block=_DRAW_BLOCK)
-        for name in thresholds.DRAWN
+        for name in ESTIMATES
     }
     return [Estimate(ESTIMATES[name], n, truth, found.cpu().numpy()) for name, found in drawn.items()]
 

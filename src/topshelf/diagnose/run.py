@@ -21,6 +21,7 @@ from topshelf.diagnose.states import State, Timing
 from topshelf.errors import ConfigError, TrainingError, at_least, at_most
 from topshelf.losses import Loss
 from topshelf.models import MODELS, Model
+from topshelf.queries import Context
 from topshelf.ragged import Ragged
 from topshelf.training import load, load_dataset
 from topshelf.training.batches import stream
@@ -175,7 +176,7 @@ class Plan:
 
     def _kept_state(self, model: Model) -> State:
         model = model.to(self.config.train.device)
-        objective = build_objective(self.config, model, self.positives)
+        objective = build_objective(self.config, model, Context(self.positives, model.n_items))
         return State(f"{self.entries[0][0]}, as kept", self.config, model, objective.loss, objective)
 
     def _thresholds(self, loss: Loss, vectors: tuple[Tensor, Tensor]) -> tuple[list[Estimate], Weights | None]:

@@ -17,9 +17,10 @@ from topshelf.diagnose.sample import Sample
 from topshelf.errors import ConfigError, one_of
 from topshelf.losses import LOSSES, Loss
 from topshelf.models import Model
+from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.training.batches import Batches, stream
-from topshelf.training.build import build_model, build_objective, resolve
+from topshelf.training.build import build_model, build_trainer, resolve
 from topshelf.training.objective import Objective
 from topshelf.training.trainer import Trainer
 
@@ -41,7 +42,8 @@ class State:
     def vectors(self) -> tuple[Tensor, Tensor]:
         """The vectors of queries and items, detached."""
         with torch.no_grad():
-            queries, items = self.model.encode()
+            queries = self.model.encode_queries(QuerySet.known(self.model.n_queries, self.config.train.device))
+            items = self.model.encode_items()
         assert isinstance(queries, Tensor)
         return queries.detach(), items.detach()
 
@@ -108,7 +110,8 @@ class _Watch:
 def trained(label: str, config: RunConfig, positives: Ragged, n_items: int, sample: Sample, k: int) -> State:
     """The state that a loss reaches in the config's epochs; the bound is that of ``k``."""
     model = build_model(config, len(positives), n_items).to(config.train.device)
-    objective = build_objective(config, model, positives)
+    trainer = build_trainer(config, model, Context(positives, n_items))
+    objective = trainer.objective
     state = State(label, config, model, objective.loss, objective)
     temperatures = bound_settings(config)
 
@@ -118,7 +121,7 @@ def trained(label: str, config: RunConfig, positives: Ragged, n_items: int, samp
 
     watch = _Watch(measure)
     watch.bounds.append(measure(0))
-    Trainer(objective, positives, config.train, threshold=config.threshold, seed=config.seed).run(watch)
+    trainer.run(watch)
     state.bounds = watch.bounds
     objective.loss.begin_epoch(1)  # what is timed is a step that moves the model
     return state

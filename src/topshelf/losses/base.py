@@ -21,6 +21,7 @@ from torch import Tensor
 from topshelf.errors import ConfigError, one_of
 from topshelf.losses.checks import check_batch
 from topshelf.losses.tables import Tables
+from topshelf.registry import Recorded
 
 Reduction = Literal["mean", "sum", "none"]
 Negatives = Literal["auto", "catalogue", "shared", "per_query", "in_batch"]
@@ -56,7 +57,7 @@ _WHAT = {
 }
 
 
-class Loss(Tables):
+class Loss(Recorded, Tables):
     """Base of the module forms. A subclass adds checked settings and state to a pure function, nothing else.
 
     A subclass has ``each``, the losses of a batch's positives, and says:

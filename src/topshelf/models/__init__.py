@@ -3,7 +3,7 @@
 ``MODELS`` names every model for the command line, the configuration and the contract tests.
 """
 
-from topshelf.models.base import Encoded, HistoryRows, Model
+from topshelf.models.base import HistoryRows, Model
 from topshelf.models.classics import Popularity
 from topshelf.models.history import History
 from topshelf.models.ials import IALS
@@ -23,7 +23,6 @@ __all__ = [
     "MODELS",
     "NCF",
     "SLIM",
-    "Encoded",
     "History",
     "HistoryRows",
     "ItemKNN",

@@ -1,4 +1,4 @@
-"""What a model is: something that encodes queries and items as two tables of vectors.
+"""What a model is: something that encodes queries and items as vectors.
 
 The score of a query and an item is the dot product of their vectors. Trained models are moved by a loss; closed-form
 ones have ``fit``. Both are ``nn.Module``s, so that both are saved and loaded the same way.
@@ -7,96 +7,105 @@ ones have ``fit``. Both are ``nn.Module``s, so that both are saved and loaded th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from topshelf.errors import ConfigError, at_least
+from topshelf.errors import ConfigError, TopshelfError, at_least
+from topshelf.queries import Batch, Context, Encoded, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import Queries
-
-Ranges = dict[str, tuple[float | int | str, ...]]
-
-
-class Encoded(NamedTuple):
-    """What a training step sees of a model."""
-
-    queries: Tensor  # (Q, d), of the batch
-    items: Tensor  # (I, d), of all items
-    auxiliary: Tensor | None = None  # a loss of the model's own, one number, that the step adds to the loss
+from topshelf.registry import Recorded, SearchSpace
 
 
-class Model(nn.Module):
-    """Base of every model. ``is_closed_form`` models are fitted once instead of trained.
+class Model(Recorded, nn.Module):
+    """Base of every model. A subclass has :meth:`encode_queries` and :meth:`encode_items`, and says:
 
-    ``ranges``: what is searched when the model is tuned, by the names of a run's settings. With ``sparse_rows``, tables
-    that a step reads by rows have sparse gradients, for an optimizer that wants them.
+    - ``takes``: the kinds of queries it encodes. All take ``"rows"``, the queries of the training; one that takes
+      ``"history"`` serves new users by the same call;
+    - ``is_closed_form``: it is fitted once by :meth:`fit` instead of trained;
+    - ``ranges``: what is searched when the model is tuned, by the names of a run's settings.
+
+    With ``sparse_rows``, tables that a step reads by rows have sparse gradients, for an optimizer that wants them.
     """
 
+    takes: ClassVar[frozenset[str]] = frozenset({"rows"})
     is_closed_form: ClassVar[bool] = False
-    ranges: ClassVar[Ranges] = {}
+    ranges: ClassVar[SearchSpace] = {}
     sparse_rows: bool = False
+    _histories: Ragged | None = None
 
     def __init__(self, n_queries: int, n_items: int) -> None:
         super().__init__()
         self.n_queries = at_least("n_queries", n_queries, 1)
         self.n_items = at_least("n_items", n_items, 1)
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Queries, Tensor]:
-        """Vectors of the queries ``rows`` (default all), (Q, d), and of all items, (I, d): the same at every call."""
+    def encode_queries(self, queries: QuerySet) -> Queries:
+        """Vectors of the queries, (Q, d), or an object that gives rows of them: the same at every call."""
         raise NotImplementedError
 
-    def queries_of(self, histories: Ragged) -> Queries:  # noqa: ARG002  for those that override it
-        """Vectors (Q, d) of users who have these items, one a list, whether they were in training or not.
+    def encode_items(self) -> Tensor:
+        """Vectors of all items, (I, d): the same at every call."""
+        raise NotImplementedError
 
-        Scored against the items of :meth:`encode`; the training positives give its queries. A model of which something
-        belongs to each user of the training cannot do it, and leaves this as it is.
+    def encode_batch(self, batch: Batch) -> Encoded:
+        """The vectors of a training step, called once per step, with the model's own loss of the batch if it has one.
+
+        Noise belongs here and never in the other two; it comes from torch's global generator, which every step seeds.
         """
-        raise ConfigError(
-            f"{type(self).__name__} has vectors for the users of its training only, and none for new ones. Train again "
-            "with their interactions, or use a model that takes new users; topshelf models says which do"
-        )
-
-    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:  # noqa: ARG002  for those that override it
-        """The vectors of a training step, called once a step, with the model's own loss of the batch if it has one.
-
-        Shapes: query (Q,), the batch's queries; item (P,), their positives; owner (P,), which of the Q each belongs to.
-        Noise belongs here and never in :meth:`encode`; it comes from torch's global generator, which every step seeds.
-        """
-        queries, items = self.encode(query)
+        queries = self.encode_queries(batch.queries)
         assert isinstance(queries, Tensor)
-        return Encoded(queries, items)
+        return Encoded(queries, self.encode_items())
 
-    def fit(self, positives: Ragged) -> None:
-        """Closed-form models only: find the parameters from each query's positives."""
-        raise NotImplementedError
-
-    def derived(self) -> dict[str, float]:
-        """Settings that were left out and that the last fit took from the data, by name."""
-        return {}
-
-    @classmethod
-    def searched(cls, settings: Mapping[str, Any]) -> Ranges:  # noqa: ARG003  for those that override it
-        """The ranges that matter with these settings of the model."""
-        return dict(cls.ranges)
-
-    def attach(self, positives: Ragged) -> None:
-        """Give the model the training positives that its vectors are made of, where it needs them.
+    def attach(self, context: Context) -> None:
+        """Give the model the data that its vectors are made of: histories, their order and times, a graph.
 
         Called before the first step and after loading: what is made of them is never in ``state_dict``.
         """
+
+    def fit(self, context: Context) -> None:
+        """Closed-form models only: find the parameters from the data, and attach it."""
+        raise NotImplementedError
+
+    def derived(self) -> dict[str, float]:
+        """Settings that were not given and that the last fit took from the data, by name."""
+        return {}
+
+    @classmethod
+    def searched(cls, settings: Mapping[str, Any]) -> SearchSpace:  # noqa: ARG003  for those that override it
+        """The ranges that matter with these settings of the model."""
+        return dict(cls.ranges)
+
+    def check_takes(self, kind: str) -> None:
+        """Refuse a kind of queries that the model cannot encode."""
+        if kind not in self.takes:
+            raise ConfigError(
+                f"{type(self).__name__} has vectors for the users of its training only, and none for new ones. Train "
+                "again with their interactions, or use a model that takes new users; topshelf models says which do"
+            )
+
+    def histories_of(self, queries: QuerySet) -> Ragged:
+        """The history of each query: the given one, or that of its row among the attached ones."""
+        if queries.history is not None:
+            return queries.history
+        if self._histories is None:
+            raise TopshelfError(
+                f"{type(self).__name__} has no histories yet: call fit(context), or attach(context) with the training "
+                "data"
+            )
+        return self._histories if queries.is_all else self._histories.select(queries.known_rows())
 
 
 class HistoryRows:
     """Queries whose vectors are their histories: row u has ones at u's items. Rows are sparse (CSR) matrices."""
 
-    def __init__(self, positives: Ragged, n_items: int) -> None:
-        self.positives, self.n_items = positives, n_items
+    def __init__(self, histories: Ragged, n_items: int) -> None:
+        self.histories, self.n_items = histories, n_items
 
     def __len__(self) -> int:
-        return len(self.positives)
+        return len(self.histories)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        chosen = self.positives.select(rows)
+        chosen = self.histories.select(rows)
         return chosen.matrix(torch.ones(chosen.indices.shape, device=rows.device), self.n_items)

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from topshelf.config import Component, complete
+from topshelf.config import complete
 from topshelf.errors import ConfigError
 from topshelf.models import MODELS, Model
-from topshelf.ragged import Ragged
+from topshelf.queries import Context, QuerySet
 from topshelf.ranking import Queries
+from topshelf.registry import lookup
 
 NOT_TRAINED = (
     "a blend is made of models that are fitted already. Train them, then blend their runs: "
@@ -61,21 +62,24 @@ class Blend(Model):
         self.factors = [weight / scale for weight, scale in zip(weights, scales, strict=True)]
         self.parts = nn.ModuleList(_part(n_queries, n_items, at, part) for at, part in enumerate(parts))
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Queries, Tensor]:
-        encoded = [(root, *part.encode(rows)) for root, part in self._asked()]
-        queries = _side_by_side([(root, queries) for root, queries, _ in encoded])
-        roots = torch.cat([items.new_full((items.size(1),), root) for root, _, items in encoded])
-        return queries, torch.cat([items for *_, items in encoded], 1).mul_(roots)
+    def encode_queries(self, queries: QuerySet) -> Queries:
+        return _side_by_side([(root, part.encode_queries(queries)) for root, part in self._asked()])
 
-    def queries_of(self, histories: Ragged) -> Queries:
-        return _side_by_side([(root, part.queries_of(histories)) for root, part in self._asked()])
+    def encode_items(self) -> Tensor:
+        tables = [(root, part.encode_items()) for root, part in self._asked()]
+        roots = torch.cat([items.new_full((items.size(1),), root) for root, items in tables])
+        return torch.cat([items for _, items in tables], 1).mul_(roots)
 
-    def fit(self, positives: Ragged) -> None:  # noqa: ARG002  there is nothing to fit
+    def check_takes(self, kind: str) -> None:
+        for _, part in self._asked():
+            part.check_takes(kind)
+
+    def fit(self, context: Context) -> None:  # noqa: ARG002  there is nothing to fit
         raise ConfigError(NOT_TRAINED)
 
-    def attach(self, positives: Ragged) -> None:
+    def attach(self, context: Context) -> None:
         for part in self.parts:
-            part.attach(positives)
+            part.attach(context)
 
     def _asked(self) -> list[tuple[float, Model]]:
         """The parts that count, each with the root of its factor."""
@@ -111,8 +115,9 @@ def _side_by_side(parts: list[tuple[float, Queries]]) -> Queries:
 
 
 def _part(n_queries: int, n_items: int, at: int, settings: dict[str, Any]) -> Model:
-    where = f"model.parts.{at}"
-    if not isinstance(settings.get("name"), str):
+    where, name = f"model.parts.{at}", settings.get("name")
+    if not isinstance(name, str):
         raise ConfigError(f"{where} must have the name of a model, got {settings}")
-    checked = complete(where, MODELS, Component.model_validate(settings), _GIVEN)
-    return MODELS[settings["name"]](n_queries, n_items, **checked)
+    cls: type[Model] = lookup(f"{where}.name", name, MODELS, Model)
+    given = {key: value for key, value in settings.items() if key != "name" and value is not None}
+    return cls(n_queries, n_items, **complete(where, cls, given, _GIVEN))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from topshelf.models.base import Model
-from topshelf.ragged import Ragged
+from topshelf.queries import KINDS, Context, QuerySet
 
 
 class Popularity(Model):
@@ -24,20 +24,18 @@ class Popularity(Model):
     """
 
     is_closed_form: ClassVar[bool] = True
+    takes: ClassVar[frozenset[str]] = frozenset(KINDS)
     counts: Tensor  # (n_items,), a buffer
 
     def __init__(self, n_queries: int, n_items: int) -> None:
         super().__init__(n_queries, n_items)
         self.register_buffer("counts", torch.zeros(n_items))
 
-    def fit(self, positives: Ragged) -> None:
-        self.counts.copy_(torch.bincount(positives.indices, minlength=self.n_items))
+    def fit(self, context: Context) -> None:
+        self.counts.copy_(torch.bincount(context.histories.indices, minlength=self.n_items))
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return self._alike(self.n_queries if rows is None else rows.numel()), self.counts.unsqueeze(1)
+    def encode_queries(self, queries: QuerySet) -> Tensor:
+        return torch.ones(len(queries), 1, device=self.counts.device)
 
-    def queries_of(self, histories: Ragged) -> Tensor:
-        return self._alike(len(histories))
-
-    def _alike(self, n_queries: int) -> Tensor:
-        return torch.ones(n_queries, 1, device=self.counts.device)
+    def encode_items(self) -> Tensor:
+        return self.counts.unsqueeze(1)

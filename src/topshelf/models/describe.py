@@ -9,7 +9,7 @@ from topshelf.registry import row
 
 
 def describe() -> list[dict[str, Any]]:
-    """One row a model: name, form ("trained" or "closed form"), one-line summary, when to use it, cost, paper,
+    """One row per model: name, form ("trained" or "closed form"), one-line summary, when to use it, cost, paper,
     relations, whether it takes new users, settings with defaults, search ranges."""
     return [
         {**row(name, "closed form" if cls.is_closed_form else "trained", cls, cls), "new_users": takes_new_users(cls)}
@@ -19,4 +19,4 @@ def describe() -> list[dict[str, Any]]:
 
 def takes_new_users(cls: type[Model]) -> bool:
     """Whether users that came after training can be scored from their items, without training again."""
-    return cls.queries_of is not Model.queries_of
+    return "history" in cls.takes

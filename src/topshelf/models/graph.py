@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.autograd.function import Function
 
 from topshelf.errors import TopshelfError
+from topshelf.models.base import Model
+from topshelf.models.tables import Score, for_score
+from topshelf.queries import Batch, Context, Encoded, QuerySet
 from topshelf.ragged import Ragged, ragged_from_pairs
+
+Tables = tuple[Tensor, Tensor]
 
 
 class SparseMatrix:
@@ -50,21 +56,73 @@ class Graph:
         self.to_queries = SparseMatrix(positives, targets[0], sources[1], owners)
         self.to_items = SparseMatrix(owners, targets[1], sources[0], positives)
 
-    def spread(self, queries: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+    def spread(self, queries: Tensor, items: Tensor) -> Tables:
         """The next layer of both tables, (U, d) and (I, d)."""
         return self.to_queries @ items, self.to_items @ queries
 
 
-def attached(graph: Graph | None, model: object) -> Graph:
-    """The graph of a model that has one."""
-    if graph is None:
-        raise TopshelfError(
-            f"{type(model).__name__} has no graph yet: call attach(positives) with the training positives"
+class GraphModel(Model):
+    """Base of the models whose vectors are propagated over the graph; a subclass has :meth:`propagated`.
+
+    Without gradients the propagated tables are kept until a parameter changes, so that queries and items cost one
+    propagation together.
+    """
+
+    score: Score
+    query_vectors: nn.Parameter
+    item_vectors: nn.Parameter
+    exponents: tuple[float, float] = (0.5, 0.5)  # of the degrees of target and source
+    _graph: Graph | None = None
+    _kept: tuple[Any, Tables] | None = None
+
+    def propagated(self) -> Tables:
+        """The vectors of all queries and all items, before the score makes use of them."""
+        raise NotImplementedError
+
+    def attach(self, context: Context) -> None:
+        to_target, to_source = self.exponents
+        self._graph = Graph(
+            context.histories, self.n_items, like=self.query_vectors, to_target=to_target, to_source=to_source
         )
-    return graph
+        self._kept = None
+
+    @property
+    def graph(self) -> Graph:
+        if self._graph is None:
+            raise TopshelfError(f"{type(self).__name__} has no graph yet: call attach(context) with the training data")
+        return self._graph
+
+    @property
+    def own(self) -> Tables:
+        """The learned vectors, layer 0."""
+        return self.query_vectors, self.item_vectors
+
+    def encode_queries(self, queries: QuerySet) -> Tensor:
+        return for_score(self.score, queries.take(self._tables()[0]))
+
+    def encode_items(self) -> Tensor:
+        return for_score(self.score, self._tables()[1])
+
+    def encode_batch(self, batch: Batch) -> Encoded:
+        return self.scored(batch, self.propagated())
+
+    def scored(self, batch: Batch, tables: Tables, auxiliary: Tensor | None = None) -> Encoded:
+        """The vectors of a step from the propagated tables."""
+        self._kept = None
+        queries, items = (for_score(self.score, table) for table in (batch.queries.take(tables[0]), tables[1]))
+        return Encoded(queries, items, auxiliary)
+
+    def _tables(self) -> Tables:
+        if torch.is_grad_enabled():
+            self._kept = None  # a step may follow, and fused optimizers do not count versions
+            return self.propagated()
+        state = (self._graph, *((table.data_ptr(), table._version) for table in self.parameters()))
+        if self._kept is None or self._kept[0] != state:
+            self._kept = (state, self.propagated())
+        return self._kept[1]
 
 
-def mean_tables(layers: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def mean_tables(layers: list[Tables]) -> Tables:
     """The mean over layers of both tables."""
     queries, items = layers[0]
     for more_queries, more_items in layers[1:]:

@@ -8,11 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.errors import TopshelfError, at_least, at_most
-from topshelf.models.base import Encoded, Model, Ranges
+from topshelf.errors import at_least, at_most
+from topshelf.models.base import Model
 from topshelf.models.graph import SparseMatrix
 from topshelf.models.tables import Init, Score, checked_score, for_score, new_tables
+from topshelf.queries import Batch, Context, Encoded, QuerySet
 from topshelf.ragged import Ragged
+from topshelf.registry import SearchSpace
 
 
 class History(Model):
@@ -31,7 +33,8 @@ class History(Model):
     Relations: the weights of :class:`EASE` with a rank of at most ``dim``, trained for the top K.
     """
 
-    ranges: ClassVar[Ranges] = {
+    takes: ClassVar[frozenset[str]] = frozenset({"rows", "history"})
+    ranges: ClassVar[SearchSpace] = {
         "model.dim": (64, 128, 256, 512),
         "model.drop": (0.0, 0.1, 0.2, 0.35, 0.5),
         "train.learning_rate": (0.001, 0.003, 0.01, 0.03),
@@ -51,30 +54,24 @@ class History(Model):
         self.score = checked_score(score)
         self.drop = at_most("drop", at_least("drop", drop, 0.0), 0.9)
         self.history_vectors, self.item_vectors = new_tables(n_items, n_items, dim, init)
-        self._histories: Ragged | None = None
 
-    def attach(self, positives: Ragged) -> None:
-        self._histories = positives
+    def attach(self, context: Context) -> None:
+        self._histories = context.histories
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        histories = self._attached() if rows is None else self._attached().select(rows)
-        return for_score(self.score, self._summed(histories), self.item_vectors)
+    def encode_queries(self, queries: QuerySet) -> Tensor:
+        return self._summed(self.histories_of(queries))
 
-    def queries_of(self, histories: Ragged) -> Tensor:
-        return for_score(self.score, self._summed(histories), self.item_vectors)[0]
+    def encode_items(self) -> Tensor:
+        return for_score(self.score, self.item_vectors)
 
-    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:  # noqa: ARG002
-        histories = thinned_at_random(self._attached().select(query), self.drop)
-        return Encoded(*for_score(self.score, self._summed(histories), self.item_vectors))
+    def encode_batch(self, batch: Batch) -> Encoded:
+        histories = self.histories_of(batch.queries)
+        return Encoded(self._summed(thinned_at_random(histories, self.drop)), self.encode_items())
 
     def _summed(self, histories: Ragged) -> Tensor:
         shares = histories.counts.clamp(min=1).to(self.history_vectors.dtype).rsqrt()
-        return SparseMatrix(histories, shares, torch.ones_like(self.history_vectors[:, 0])) @ self.history_vectors
-
-    def _attached(self) -> Ragged:
-        if self._histories is None:
-            raise TopshelfError("History has no histories yet: call attach(positives) with the training positives")
-        return self._histories
+        sums = SparseMatrix(histories, shares, torch.ones_like(self.history_vectors[:, 0])) @ self.history_vectors
+        return for_score(self.score, sums)
 
 
 def thinned_at_random(lists: Ragged, share: float) -> Ragged:

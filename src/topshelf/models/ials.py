@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from topshelf.errors import TrainingError, at_least, positive
-from topshelf.models.base import Model, Ranges
+from topshelf.models.base import Model
 from topshelf.models.tables import empty_tables
+from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged, ragged_from_pairs
+from topshelf.registry import SearchSpace
 
 _BLOCK = 1 << 26  # bytes of gathered vectors and systems at once; a list that takes more is alone
 _FIRST_SPREAD = 0.1  # of the first vectors' entries, over sqrt(dim): the paper's
@@ -46,7 +48,8 @@ class IALS(Model):
     """
 
     is_closed_form: ClassVar[bool] = True
-    ranges: ClassVar[Ranges] = {
+    takes: ClassVar[frozenset[str]] = frozenset({"rows", "history"})
+    ranges: ClassVar[SearchSpace] = {
         "model.dim": (32, 64, 128, 256),
         "model.alpha_ratio": (1.0, 3.0, 10.0, 30.0, 100.0),
         "model.l2_ratio": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.5),
@@ -84,30 +87,33 @@ class IALS(Model):
         self._seed = int(torch.randint(2**62, ()))  # the run's seed decides it; a second fit begins as the first did
 
     @torch.no_grad()
-    def fit(self, positives: Ragged) -> None:
+    def fit(self, context: Context) -> None:
+        positives = context.histories
         by_item = ragged_from_pairs(positives.indices, positives.owner(), self.n_items)
         self._derive(positives.counts, by_item.counts)
         generator = torch.Generator().manual_seed(self._seed)
         first = torch.randn(self.n_items, self.dim, generator=generator) * _FIRST_SPREAD / self.dim**0.5
         self.item_vectors.copy_(first)
         for _ in range(self.iterations):
-            self.query_vectors.copy_(self.queries_of(positives))
+            self.query_vectors.copy_(self._solve(positives, self.item_vectors))
             self.item_vectors.copy_(self._solve(by_item, self.query_vectors))
-        self.query_vectors.copy_(self.queries_of(positives))  # known and new users alike
+        self.query_vectors.copy_(self._solve(positives, self.item_vectors))  # known and new users alike
 
     @torch.no_grad()
-    def queries_of(self, histories: Ragged) -> Tensor:
-        return self._solve(histories, self.item_vectors)
+    def encode_queries(self, queries: QuerySet) -> Tensor:
+        if queries.history is None:
+            return queries.take(self.query_vectors)
+        return self._solve(queries.history, self.item_vectors)
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return (self.query_vectors if rows is None else self.query_vectors[rows]), self.item_vectors
+    def encode_items(self) -> Tensor:
+        return self.item_vectors
 
     def derived(self) -> dict[str, float]:
         values = {"alpha": self.alpha, "l2": self.l2}
         return {name: float(self.weights[at]) for at, name in enumerate(values) if values[name] is None}
 
     @classmethod
-    def searched(cls, settings: Mapping[str, Any]) -> Ranges:
+    def searched(cls, settings: Mapping[str, Any]) -> SearchSpace:
         """A ratio means nothing beside the number that it would give."""
         given = {f"model.{name}_ratio" for name in ("alpha", "l2") if settings.get(name) is not None}
         return {name: values for name, values in cls.ranges.items() if name not in given}

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from topshelf import kernels
-from topshelf.errors import ConfigError, DataError, TopshelfError, at_least
+from topshelf.errors import ConfigError, DataError, at_least
 from topshelf.models.base import HistoryRows, Model
+from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
 
 BLOCK = 1 << 26  # bytes of weights that are dense at once while a model is fitted
@@ -28,6 +29,7 @@ class SparseItemItem(Model):
     """
 
     is_closed_form: ClassVar[bool] = True
+    takes: ClassVar[frozenset[str]] = frozenset({"rows", "history"})
     indptr: Tensor  # (n_items + 1,), a buffer
     indices: Tensor  # (n_weights,), a buffer: items that speak
     values: Tensor  # (n_weights,), a buffer: their weights
@@ -39,7 +41,6 @@ class SparseItemItem(Model):
         self.register_buffer("indptr", torch.zeros(n_items + 1, dtype=torch.int64))
         self.register_buffer("indices", torch.zeros(0, dtype=torch.int32))
         self.register_buffer("values", torch.zeros(0))
-        self._positives: Ragged | None = None
 
     def find(self, histories: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
         """The weights (n_items, n_items) from histories (n_queries, n_items): row j has those that item j is scored by.
@@ -48,26 +49,25 @@ class SparseItemItem(Model):
         """
         raise NotImplementedError
 
-    def fit(self, positives: Ragged) -> None:
-        found = self.find(history_matrix(positives, self.n_items))
+    def fit(self, context: Context) -> None:
+        weights = self.find(history_matrix(context.histories, self.n_items))
         device = self.values.device
-        self.indptr = torch.from_numpy(found.indptr.astype(np.int64)).to(device)
-        self.indices = torch.from_numpy(found.indices.astype(np.int32)).to(device)
-        self.values = torch.from_numpy(found.data.astype(np.float32)).to(device)
-        self.attach(positives)
+        self.indptr = torch.from_numpy(weights.indptr.astype(np.int64)).to(device)
+        self.indices = torch.from_numpy(weights.indices.astype(np.int32)).to(device)
+        self.values = torch.from_numpy(weights.data.astype(np.float32)).to(device)
+        self.attach(context)
 
-    def attach(self, positives: Ragged) -> None:
-        self._positives = positives
+    def attach(self, context: Context) -> None:
+        self._histories = context.histories
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor | HistoryRows, Tensor]:
-        histories = attached(self._positives, self)
+    def encode_queries(self, queries: QuerySet) -> HistoryRows:
+        return HistoryRows(self.histories_of(queries), self.n_items)
+
+    def encode_items(self) -> Tensor:
         lists = Ragged(self.indptr, self.indices.long())
         table = torch.zeros(self.n_items, self.n_items, device=self.values.device)
         table[lists.indices, lists.owner()] = self.values  # transposed: histories are multiplied with rows of it
-        return (histories if rows is None else histories[rows].to_dense()), table.T
-
-    def queries_of(self, histories: Ragged) -> HistoryRows:
-        return HistoryRows(histories, self.n_items)
+        return table.T
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
         """How many weights there are is known only now."""
@@ -88,13 +88,6 @@ class SparseItemItem(Model):
             raise DataError(
                 f"there must be a weight for each of {self.indices.numel()} items, got {self.values.numel()}"
             )
-
-
-def attached(positives: Ragged | None, model: Model) -> HistoryRows:
-    """The histories of a model that has them."""
-    if positives is None:
-        raise TopshelfError(f"{type(model).__name__} has no histories yet: call fit(positives), or attach(positives)")
-    return HistoryRows(positives, model.n_items)
 
 
 def check_memory(what: str, n_items: int, needed: float, memory: float) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch.nn.functional as F
-from torch import Tensor
-
 from topshelf.errors import at_least, at_most
-from topshelf.models.base import Model, Ranges
-from topshelf.models.graph import Graph, attached, mean_tables
-from topshelf.models.tables import Init, Score, checked_score, for_score, new_tables
+from topshelf.models.graph import GraphModel, Tables, mean_tables
+from topshelf.models.tables import Init, Score, checked_score, new_tables
 from topshelf.models.unit import unit_rows
-from topshelf.ragged import Ragged
+from topshelf.registry import SearchSpace
 
 
-class LightGCN(Model):
+class LightGCN(GraphModel):
     r"""Vectors averaged with those of their neighbours, and of theirs, without weights of their own.
 
     .. math:: e_t^{(l+1)} = \sum_{s \in N(t)} e_s^{(l)} / \sqrt{d_t d_s}, \qquad e = \frac{1}{L+1} \sum_{l=0}^L e^{(l)}
@@ -41,21 +37,15 @@ class LightGCN(Model):
         super().__init__(n_queries, n_items)
         self.n_layers, self.score = at_least("n_layers", n_layers, 0), checked_score(score)
         self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
-        self._graph: Graph | None = None
 
-    def attach(self, positives: Ragged) -> None:
-        self._graph = Graph(positives, self.n_items, like=self.query_vectors)
-
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        graph = attached(self._graph, self)
-        layers: list[tuple[Tensor, Tensor]] = [(self.query_vectors, self.item_vectors)]
+    def propagated(self) -> Tables:
+        layers = [self.own]
         for _ in range(self.n_layers):
-            layers.append(graph.spread(*layers[-1]))
-        queries, items = mean_tables(layers)
-        return for_score(self.score, queries if rows is None else F.embedding(rows, queries), items)
+            layers.append(self.graph.spread(*layers[-1]))
+        return mean_tables(layers)
 
 
-class LightGCNPlusPlus(Model):
+class LightGCNPlusPlus(GraphModel):
     r"""LightGCN with neighbours of length one, free exponents of the degrees, and a weight for the vector itself.
 
     .. math:: e_t^{(l+1)} = \sum_{s \in N(t)} d_t^{-\alpha} d_s^{-\beta} \frac{e_s^{(l)}}{\|e_s^{(l)}\|}, \qquad
@@ -70,7 +60,7 @@ class LightGCNPlusPlus(Model):
     Relations: :class:`LightGCN` has α = β = 1/2, γ = 1/(L + 1), and neighbours of their own length.
     """
 
-    ranges: ClassVar[Ranges] = {
+    ranges: ClassVar[SearchSpace] = {
         "model.alpha": (0.4, 0.5, 0.6),
         "model.beta": (-0.1, 0.0, 0.1),
         "model.gamma": (0.0, 0.2, 0.4, 0.6, 0.8),
@@ -92,20 +82,15 @@ class LightGCNPlusPlus(Model):
         super().__init__(n_queries, n_items)
         self.n_layers, self.score = at_least("n_layers", n_layers, 1), checked_score(score)
         self.alpha, self.beta = alpha, beta
+        self.exponents = (alpha, beta)
         self.gamma = at_most("gamma", at_least("gamma", gamma, 0.0), 1.0)
         self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
-        self._graph: Graph | None = None
 
-    def attach(self, positives: Ragged) -> None:
-        self._graph = Graph(positives, self.n_items, like=self.query_vectors, to_target=self.alpha, to_source=self.beta)
-
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        graph = attached(self._graph, self)
-        own: tuple[Tensor, Tensor] = (self.query_vectors, self.item_vectors)
-        layers, last = [], own
+    def propagated(self) -> Tables:
+        layers, last = [], self.own
         for _ in range(self.n_layers):
-            last = graph.spread(*(unit_rows(table) for table in last))
+            last = self.graph.spread(*(unit_rows(table) for table in last))
             layers.append(last)
-        mixed = (self.gamma * a + (1 - self.gamma) * b for a, b in zip(own, mean_tables(layers), strict=True))
-        queries, items = mixed
-        return for_score(self.score, queries if rows is None else F.embedding(rows, queries), items)
+        own_part, mean = self.gamma, mean_tables(layers)
+        queries, items = (own_part * a + (1 - own_part) * b for a, b in zip(self.own, mean, strict=True))
+        return queries, items

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from topshelf.errors import TrainingError, positive
-from topshelf.models.base import HistoryRows, Model, Ranges
-from topshelf.models.item_item import attached, check_memory, gram_matrix, history_matrix
-from topshelf.ragged import Ragged
+from topshelf.models.base import HistoryRows, Model
+from topshelf.models.item_item import check_memory, gram_matrix, history_matrix
+from topshelf.queries import Context, QuerySet
+from topshelf.registry import SearchSpace
 
 # Two float64 matrices (Gram and factor, then factor and inverse) and the float32 weights are alive together.
 _BYTES_PER_CELL = 8 + 8 + 4
@@ -31,7 +32,8 @@ class EASE(Model):
     """
 
     is_closed_form: ClassVar[bool] = True
-    ranges: ClassVar[Ranges] = {
+    takes: ClassVar[frozenset[str]] = frozenset({"rows", "history"})
+    ranges: ClassVar[SearchSpace] = {
         "model.l2": (10.0, 20.0, 30.0, 50.0, 70.0, 100.0, 150.0, 200.0, 300.0, 500.0, 700.0, 1000.0, 2000.0, 5000.0),
     }
     weights: Tensor  # (n_items, n_items), a buffer
@@ -41,11 +43,10 @@ class EASE(Model):
         self.l2 = positive("l2", l2)
         check_memory("EASE", n_items, _BYTES_PER_CELL * n_items**2, memory)
         self.register_buffer("weights", torch.zeros(n_items, n_items))
-        self._positives: Ragged | None = None
 
     @torch.no_grad()
-    def fit(self, positives: Ragged) -> None:
-        gram = torch.from_numpy(gram_matrix(history_matrix(positives, self.n_items))).to(self.weights.device)
+    def fit(self, context: Context) -> None:
+        gram = torch.from_numpy(gram_matrix(history_matrix(context.histories, self.n_items))).to(self.weights.device)
         is_too_small = bool(self.l2 <= _LEAST_SHARE * gram.diagonal().max())
         gram.diagonal().add_(self.l2)
         gram, failed = torch.linalg.cholesky_ex(gram)  # the same name: the matrix is freed before its inverse is made
@@ -57,14 +58,13 @@ class EASE(Model):
         weights = inverse.div_(-inverse.diagonal().clone())
         weights.fill_diagonal_(0.0)
         self.weights.copy_(weights)
-        self.attach(positives)
+        self.attach(context)
 
-    def attach(self, positives: Ragged) -> None:
-        self._positives = positives
+    def attach(self, context: Context) -> None:
+        self._histories = context.histories
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor | HistoryRows, Tensor]:
-        histories = attached(self._positives, self)
-        return (histories if rows is None else histories[rows].to_dense()), self.weights.T
+    def encode_queries(self, queries: QuerySet) -> HistoryRows:
+        return HistoryRows(self.histories_of(queries), self.n_items)
 
-    def queries_of(self, histories: Ragged) -> HistoryRows:
-        return HistoryRows(histories, self.n_items)
+    def encode_items(self) -> Tensor:
+        return self.weights.T

@@ -1,12 +1,12 @@
-"""Matrix factorisation: one vector a query, one vector an item."""
+"""Matrix factorisation: one vector per query, one vector per item."""
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.models.base import Model
 from topshelf.models.tables import Init, Score, checked_score, for_score, new_tables
+from topshelf.queries import QuerySet
 
 
 class MF(Model):
@@ -30,6 +30,8 @@ class MF(Model):
         self.score = checked_score(score)
         self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        queries = self.query_vectors if rows is None else F.embedding(rows, self.query_vectors, sparse=self.sparse_rows)
-        return for_score(self.score, queries, self.item_vectors)
+    def encode_queries(self, queries: QuerySet) -> Tensor:
+        return for_score(self.score, queries.take(self.query_vectors, sparse=self.sparse_rows))
+
+    def encode_items(self) -> Tensor:
+        return for_score(self.score, self.item_vectors)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from topshelf.errors import at_least
-from topshelf.models.base import Encoded, Model
+from topshelf.models.base import Model
 from topshelf.models.tables import Init, Score, checked_score, for_score, new_tables
+from topshelf.queries import QuerySet
 
 
 class NCF(Model):
@@ -44,17 +44,12 @@ class NCF(Model):
         widths = [dim, *(at_least("hidden", width, 1) for width in hidden), dim]
         self.query_network, self.item_network = _network(widths), _network(widths)
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # All rows even for some: a product of other size may differ in the last bit.
-        queries, items = self._scored(self.query_vectors)
-        return (queries if rows is None else queries[rows]), items
+    def encode_queries(self, queries: QuerySet) -> Tensor:
+        vectors = queries.take(self.query_vectors, sparse=self.sparse_rows)
+        return for_score(self.score, vectors + self.query_network(vectors))
 
-    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:  # noqa: ARG002
-        return Encoded(*self._scored(F.embedding(query, self.query_vectors, sparse=self.sparse_rows)))
-
-    def _scored(self, queries: Tensor) -> tuple[Tensor, Tensor]:
-        items: Tensor = self.item_vectors
-        return for_score(self.score, queries + self.query_network(queries), items + self.item_network(items))
+    def encode_items(self) -> Tensor:
+        return for_score(self.score, self.item_vectors + self.item_network(self.item_vectors))
 
 
 def _network(widths: list[int]) -> nn.Sequential:

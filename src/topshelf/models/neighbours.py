@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse
 
 from topshelf.errors import at_least, at_most, one_of
-from topshelf.models.base import Ranges
 from topshelf.models.item_item import SparseItemItem, strongest
+from topshelf.registry import SearchSpace
 
 Weighting = Literal["none", "tfidf"]
 
@@ -29,12 +29,12 @@ class ItemKNN(SparseItemItem):
     Cost: the counts of common users, a block of items at a time; k weights an item, scored as a dense table of
         n_items^2; refused above ``memory`` bytes.
     Paper: Sarwar et al., Item-based collaborative filtering recommendation algorithms, WWW 2001; asymmetry of Aiolli,
-        Efficient top-N recommendation for very large scale binary rated datasets, RecSys 2013. Ranges within those
+        Efficient top-N recommendation for very large scale binary rated datasets, RecSys 2013. SearchSpace within those
         of Ferrari Dacrema et al., A troubling analysis of reproducibility and progress in recommender systems research,
         TOIS 2021.
     """
 
-    ranges: ClassVar[Ranges] = {
+    ranges: ClassVar[SearchSpace] = {
         "model.k": (5, 10, 20, 50, 100, 200, 500, 1000),
         "model.shrink": (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0),
         "model.asymmetry": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8),
@@ -87,11 +87,11 @@ class RP3beta(SparseItemItem):
     Cost: the counts of common users, a block of items at a time; k weights an item, scored as a dense table of
         n_items^2; refused above ``memory`` bytes.
     Paper: Paudel et al., Updatable, accurate, diverse, and scalable recommendations for interactive applications, TiiS
-        2017; alpha of Cooper et al., Random walks in recommender systems, WWW 2014. Ranges within those of Ferrari
+        2017; alpha of Cooper et al., Random walks in recommender systems, WWW 2014. SearchSpace within those of Ferrari
         Dacrema et al., A troubling analysis of reproducibility and progress in recommender systems research, TOIS 2021.
     """
 
-    ranges: ClassVar[Ranges] = {
+    ranges: ClassVar[SearchSpace] = {
         "model.k": (5, 10, 20, 50, 100, 200, 500, 1000),
         "model.alpha": (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0),
         "model.beta": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0),

@@ -10,20 +10,19 @@ from torch import Tensor
 
 from topshelf.catalogue import log_partition
 from topshelf.errors import at_least, at_most, one_of, positive
-from topshelf.models.base import Encoded, Model, Ranges
-from topshelf.models.graph import Graph, attached, mean_tables
-from topshelf.models.tables import Score, checked_score, for_score, new_tables
+from topshelf.models.graph import Graph, GraphModel, Tables, mean_tables
+from topshelf.models.tables import Score, checked_score, new_tables
 from topshelf.models.unit import unit_rows
-from topshelf.ragged import Ragged
+from topshelf.queries import Batch, Encoded
+from topshelf.registry import SearchSpace
 
 Variant = Literal["reference", "slatk"]
 View = Literal["mean", "final"]
-Tables = tuple[Tensor, Tensor]
 
-_RANGES: Ranges = {"model.weight": (0.05, 0.1, 0.2)}  # the SL@K paper's, which does not say what it chose
+_RANGES: SearchSpace = {"model.weight": (0.05, 0.1, 0.2)}  # the SL@K paper's, which does not say what it chose
 
 
-class XSimGCL(Model):
+class XSimGCL(GraphModel):
     r"""LightGCN without its own vectors in the mean, noise at every layer, and a contrast between two layers.
 
     .. math:: e^{(l+1)} = A e^{(l)} + \epsilon^{(l)}, \quad e = \frac{1}{L} \sum_{l=1}^L e^{(l)}, \qquad
@@ -49,7 +48,7 @@ class XSimGCL(Model):
     Relations: with neither ``noise`` nor ``weight``, :class:`LightGCN` without the vectors themselves in its mean.
     """
 
-    ranges: ClassVar[Ranges] = _RANGES
+    ranges: ClassVar[SearchSpace] = _RANGES
 
     def __init__(
         self,
@@ -75,26 +74,19 @@ class XSimGCL(Model):
         self.contrast = Contrast(temperature, weight, n_contrast, variant)
         self.score = checked_score(score)
         self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim)
-        self._graph: Graph | None = None
 
-    def attach(self, positives: Ragged) -> None:
-        self._graph = Graph(positives, self.n_items, like=self.query_vectors)
+    def propagated(self) -> Tables:
+        return mean_tables(_layers(self.graph, self.own, self.n_layers)[1:])
 
-    def encode(self, rows: Tensor | None = None) -> Tables:
-        layers = _layers(attached(self._graph, self), (self.query_vectors, self.item_vectors), self.n_layers)
-        queries, items = mean_tables(layers[1:])
-        return for_score(self.score, queries if rows is None else F.embedding(rows, queries), items)
-
-    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:
-        graph, own = attached(self._graph, self), (self.query_vectors, self.item_vectors)
-        layers = _layers(graph, own, self.n_layers, noise=self.noise, variant=self.contrast.variant)
-        queries, items = mean = mean_tables(layers[1:])
+    def encode_batch(self, batch: Batch) -> Encoded:
+        layers = _layers(self.graph, self.own, self.n_layers, noise=self.noise, variant=self.contrast.variant)
+        mean = mean_tables(layers[1:])
         view = mean if self.contrasted == "mean" else layers[-1]
-        auxiliary = self.contrast(view, layers[self.contrast_layer], query[owner], item)
-        return Encoded(*for_score(self.score, F.embedding(query, queries), items), auxiliary)
+        auxiliary = self.contrast(view, layers[self.contrast_layer], batch.query[batch.owner], batch.item)
+        return self.scored(batch, mean, auxiliary)
 
 
-class SimGCL(Model):
+class SimGCL(GraphModel):
     r"""XSimGCL's forerunner: vectors without noise for the loss, and a contrast between two noisy passes of their own.
 
     .. math:: e = \frac{1}{L} \sum_{l=1}^L A^l e^{(0)}, \qquad \lambda \sum_{V} \frac{1}{|V|} \sum_{v \in V} -\log
@@ -108,7 +100,7 @@ class SimGCL(Model):
     Relations: :class:`XSimGCL` scores and contrasts in one noisy pass.
     """
 
-    ranges: ClassVar[Ranges] = _RANGES
+    ranges: ClassVar[SearchSpace] = _RANGES
 
     def __init__(
         self,
@@ -129,23 +121,19 @@ class SimGCL(Model):
         self.contrast = Contrast(temperature, weight, n_contrast, variant)
         self.score = checked_score(score)
         self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim)
-        self._graph: Graph | None = None
 
-    def attach(self, positives: Ragged) -> None:
-        self._graph = Graph(positives, self.n_items, like=self.query_vectors)
+    def propagated(self) -> Tables:
+        return mean_tables(_layers(self.graph, self.own, self.n_layers)[1:])
 
-    def encode(self, rows: Tensor | None = None) -> Tables:
-        layers = _layers(attached(self._graph, self), (self.query_vectors, self.item_vectors), self.n_layers)
-        queries, items = mean_tables(layers[1:])
-        return for_score(self.score, queries if rows is None else F.embedding(rows, queries), items)
-
-    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:
-        graph, own = attached(self._graph, self), (self.query_vectors, self.item_vectors)
+    def encode_batch(self, batch: Batch) -> Encoded:
         first, second = (
-            mean_tables(_layers(graph, own, self.n_layers, noise=self.noise, variant=self.contrast.variant)[1:])
+            mean_tables(
+                _layers(self.graph, self.own, self.n_layers, noise=self.noise, variant=self.contrast.variant)[1:]
+            )
             for _ in range(2)
         )
-        return Encoded(*self.encode(query), self.contrast(first, second, query[owner], item))
+        tables = self.propagated()
+        return self.scored(batch, tables, self.contrast(first, second, batch.query[batch.owner], batch.item))
 
 
 class Contrast:

@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from topshelf.errors import TopshelfError, at_least, at_most
-from topshelf.models.base import Encoded, Model
+from topshelf.errors import at_least, at_most
+from topshelf.models.base import Model
 from topshelf.models.graph import SparseMatrix
 from topshelf.models.tables import Init, Score, checked_score, for_score, new_tables
+from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
 
 
@@ -43,29 +44,19 @@ class SimpleX(Model):
         self.n_history = at_least("n_history", n_history, 1)
         self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
         self.to_query = nn.Linear(dim, dim, bias=False)
-        self._histories: Ragged | None = None
 
-    def attach(self, positives: Ragged) -> None:
-        self._histories = thinned(positives, self.n_history)
+    def attach(self, context: Context) -> None:
+        self._histories = thinned(context.histories, self.n_history)
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # All rows even for some: a product of other size may differ in the last bit.
-        queries, items = self._scored(self.query_vectors, self._attached())
-        return (queries if rows is None else queries[rows]), items
-
-    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:  # noqa: ARG002
-        own = F.embedding(query, self.query_vectors, sparse=self.sparse_rows)
-        return Encoded(*self._scored(own, self._attached().select(query)))
-
-    def _scored(self, own: Tensor, histories: Ragged) -> tuple[Tensor, Tensor]:
+    def encode_queries(self, queries: QuerySet) -> Tensor:
+        own = queries.take(self.query_vectors, sparse=self.sparse_rows)
+        histories = self.histories_of(queries)
         share = 1 / histories.counts.clamp(min=1).to(own.dtype)
         mean = SparseMatrix(histories, share, torch.ones_like(self.item_vectors[:, 0])) @ self.item_vectors
-        return for_score(self.score, self.gate * own + (1 - self.gate) * self.to_query(mean), self.item_vectors)
+        return for_score(self.score, self.gate * own + (1 - self.gate) * self.to_query(mean))
 
-    def _attached(self) -> Ragged:
-        if self._histories is None:
-            raise TopshelfError("SimpleX has no histories yet: call attach(positives) with the training positives")
-        return self._histories
+    def encode_items(self) -> Tensor:
+        return for_score(self.score, self.item_vectors)
 
 
 def thinned(lists: Ragged, most: int) -> Ragged:

@@ -9,8 +9,8 @@ import scipy.sparse
 
 from topshelf import kernels
 from topshelf.errors import TrainingError, positive
-from topshelf.models.base import Ranges
 from topshelf.models.item_item import SparseItemItem, blocks, check_memory
+from topshelf.registry import SearchSpace
 
 _TOLERANCE = 1e-5  # of the largest move in a sweep; weights are of the order of 0.1
 _MOST_ROUNDS = 1000
@@ -36,7 +36,7 @@ class SLIM(SparseItemItem):
     Relations: without ``l1`` and :math:`W \ge 0` it is :class:`EASE`.
     """
 
-    ranges: ClassVar[Ranges] = {
+    ranges: ClassVar[SearchSpace] = {
         "model.l1": (0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0),
         "model.l2": (10.0, 20.0, 50.0, 100.0, 200.0, 300.0, 500.0),
     }

@@ -1,4 +1,4 @@
-"""The two tables of vectors that trained models begin with, and how the score makes use of them."""
+"""The two tables of vectors that trained models start from, and how the score uses them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def new_tables(n_queries: int, n_items: int, dim: int, init: Init = "xavier") ->
 
 
 def empty_tables(n_queries: int, n_items: int, dim: int) -> tuple[Tensor, Tensor]:
-    """Room for vectors, (n_queries, dim) and (n_items, dim), or a word on why there is none."""
+    """Uninitialised vectors, (n_queries, dim) and (n_items, dim), or an error where they do not fit in memory."""
     at_least("dim", dim, 1)
     try:
         return torch.empty(n_queries, dim), torch.empty(n_items, dim)
@@ -40,6 +40,6 @@ def checked_score(score: Score) -> Score:
     return one_of("score", score, ("cosine", "dot"))
 
 
-def for_score(score: Score, queries: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-    """The tables whose dot products are the scores: as they are, or with rows of length one for the cosine."""
-    return (queries, items) if score == "dot" else (unit_rows(queries), unit_rows(items))
+def for_score(score: Score, table: Tensor) -> Tensor:
+    """The vectors whose dot products are the scores: as they are, or of length one for the cosine."""
+    return table if score == "dot" else unit_rows(table)

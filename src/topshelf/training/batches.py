@@ -3,70 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from topshelf.queries import Batch
 from topshelf.ragged import Ragged
 
 Order = Literal["query", "pair"]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Q queries and P of their positives."""
-
-    query: Tensor  # (Q,), index of each query
-    owner: Tensor  # (P,), which of the Q queries each positive belongs to, ascending
-    item: Tensor  # (P,), the positive items
-    positives: Ragged  # Q lists: all training positives of each query
-    is_whole: bool  # whether the P positives are all of them, in the same order
-    begin: Tensor  # (Q,), where each query's positives begin among all training positives
-
-    def counts(self) -> Tensor:
-        """How many of the P positives each query has, (Q,)."""
-        return self.positives.counts if self.is_whole else torch.bincount(self.owner, minlength=self.query.numel())
-
-    def part(self, start: int, stop: int) -> Batch:
-        """The queries ``start`` to ``stop``."""
-        if start == 0 and stop == self.query.numel():
-            return self
-        if self.is_whole:
-            first, last = int(self.positives.indptr[start]), int(self.positives.indptr[stop])
-        else:
-            first, last = torch.searchsorted(self.owner, torch.tensor([start, stop], device=self.owner.device)).tolist()
-        return Batch(
-            self.query[start:stop],
-            self.owner[first:last] - start,
-            self.item[first:last],
-            self.positives.slice(start, stop),
-            self.is_whole,
-            self.begin[start:stop],
-        )
-
-    def reordered(self, order: Tensor) -> Batch:
-        """The same positives with the queries in another order; each query must have one of them."""
-        owner = torch.arange(order.numel(), device=order.device)
-        return Batch(
-            self.query[order], owner, self.item[order], self.positives.select(order), self.is_whole, self.begin[order]
-        )
-
-    def pair(self) -> Tensor:
-        """The index of each of the P positives among all training positives, (P,)."""
-        chosen = self.chosen()
-        if chosen is None:
-            chosen = torch.arange(self.owner.numel(), device=self.owner.device)
-        return (self.begin - self.positives.indptr[:-1])[self.owner] + chosen
-
-    def chosen(self) -> Tensor | None:
-        """Where the P positives are in ``positives.indices``; None when they are all of them."""
-        if self.is_whole:
-            return None
-        span = int(self.positives.indices.max()) + 1
-        return torch.searchsorted(self.positives.owner() * span + self.positives.indices, self.owner * span + self.item)
 
 
 class Batches:

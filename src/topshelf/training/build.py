@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,14 +11,18 @@ import torch
 
 from topshelf.catalogue import Workspace
 from topshelf.config import Component, NegativesSettings, RunConfig, complete
-from topshelf.errors import ConfigError, one_of
+from topshelf.errors import ConfigError
 from topshelf.losses import LOSSES, Loss
 from topshelf.models import MODELS, Model
 from topshelf.models.blend import NOT_TRAINED, Blend
-from topshelf.negatives import NEGATIVES, Negatives, PerQuery, Shared
-from topshelf.ragged import Ragged
-from topshelf.training.batches import stream
-from topshelf.training.objective import Objective
+from topshelf.negatives import NEGATIVES, Negatives
+from topshelf.queries import Context, QuerySet
+from topshelf.registry import lookup
+from topshelf.training.batches import Batches, stream
+from topshelf.training.heads import PartitionHead
+from topshelf.training.objective import CatalogueObjective
+from topshelf.training.thresholding import ESTIMATORS, Estimator, ThresholdHook
+from topshelf.training.trainer import Trainer
 
 _MADE_OF_RUNS: dict[str, type[Model]] = {"blend": Blend}  # fitted already: never trained, so not in MODELS
 _GIVEN_TO_LOSS = ("n_queries", "n_items", "n_positives", "reduction")
@@ -32,18 +36,16 @@ def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
 
     Only what ``is_fitted`` may be a blend: there is nothing to train in it.
     """
-    models = _registry(config.model.name)
-    if models is _MADE_OF_RUNS and not (is_fitted and "parts" in config.model.settings):
+    if config.model.name in _MADE_OF_RUNS and not (is_fitted and "parts" in config.model.settings):
         raise ConfigError(f"model.name must not be {config.model.name!r} here: {NOT_TRAINED}")
-    loss_class = LOSSES[one_of("loss.name", config.loss.name, LOSSES)]
-    model_class = models[one_of("model.name", config.model.name, models)]
     loss, model = config.loss, config.model
-    if "k" in _parameters(loss_class) and "k" not in loss.settings:
+    loss_type, model_type = loss_class(loss.name), model_class(model.name)
+    if "k" in _parameters(loss_type) and "k" not in loss.settings:
         loss = _with(loss, k=config.k)
-    if "score" in _parameters(model_class) and "score" not in model.settings:
-        model = _with(model, score=loss_class.preferred_score)
-    loss = _with(loss, **complete("loss", LOSSES, loss, _GIVEN_TO_LOSS))
-    model = _with(model, **complete("model", models, model, _GIVEN_TO_MODEL))
+    if "score" in _parameters(model_type) and "score" not in model.settings:
+        model = _with(model, score=loss_type.preferred_score)
+    loss = _with(loss, **complete("loss", loss_type, loss.settings, _GIVEN_TO_LOSS))
+    model = _with(model, **complete("model", model_type, model.settings, _GIVEN_TO_MODEL))
     config = config.model_copy(update={"loss": loss, "model": model})
     build_model(config, 2, 2)  # its constructor checks the settings; sizes do not matter for that, nor below
     built = build_loss(config, 2, 2, 2)
@@ -56,42 +58,46 @@ def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
         raise ConfigError(
             f"loss {loss.name} takes cosines: set model.score = 'cosine', got {model.settings['score']!r}"
         )
+    build_estimator(config)
     return config.model_copy(update={"negatives": _spelled_out(config, built)})
 
 
 def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
     """The negatives with every automatic choice made, so that the run's file repeats it whatever ships later."""
-    negatives = build_negatives(config, loss)
-    kind = next(name for name, cls in NEGATIVES.items() if type(negatives) is cls)
-    n = negatives.n if isinstance(negatives, Shared | PerQuery) else None
+    kind, negatives = build_negatives(config, loss)
     effective_n = config.negatives.effective_n
     if loss.effective_n is None:
-        if effective_n not in (None, n):
+        if effective_n not in (None, negatives.n):
             raise ConfigError(
                 f"negatives.effective_n does not go with loss {config.loss.name}, whose sum over negatives is its own, "
                 f"got {effective_n}; leave it out"
             )
         effective_n = None
     elif effective_n is None and loss.effective_n != "catalogue":
-        effective_n = n or config.negatives.paper_n
-    return config.negatives.model_copy(update={"kind": kind, "n": n, "effective_n": effective_n})
+        effective_n = config.negatives.paper_n if negatives.stands_for_catalogue else negatives.n
+    update = {"kind": kind, "n": negatives.n, "effective_n": effective_n}
+    return config.negatives.model_copy(update=update)
+
+
+def model_class(name: str) -> type[Model]:
+    return _MADE_OF_RUNS[name] if name in _MADE_OF_RUNS else lookup("model.name", name, MODELS, Model)
+
+
+def loss_class(name: str) -> type[Loss]:
+    return lookup("loss.name", name, LOSSES, Loss)
 
 
 def build_model(config: RunConfig, n_queries: int, n_items: int) -> Model:
     """The model with the seed's initial values. The config may come from a folder, and be damaged."""
-    models = _registry(config.model.name)
-    settings = complete("model", models, config.model, _GIVEN_TO_MODEL)
+    cls = model_class(config.model.name)
+    settings = complete("model", cls, config.model.settings, _GIVEN_TO_MODEL)
     with _initial_values(config.seed):
-        return models[config.model.name](n_queries, n_items, **settings)
-
-
-def _registry(name: str) -> dict[str, type[Model]]:
-    return _MADE_OF_RUNS if name in _MADE_OF_RUNS else MODELS
+        return cls(n_queries, n_items, **settings)
 
 
 def build_loss(config: RunConfig, n_queries: int, n_items: int, n_positives: int) -> Loss:
-    cls = LOSSES[one_of("loss.name", config.loss.name, LOSSES)]
-    settings = complete("loss", LOSSES, config.loss, _GIVEN_TO_LOSS)
+    cls = loss_class(config.loss.name)
+    settings = complete("loss", cls, config.loss.settings, _GIVEN_TO_LOSS)
     sizes = {"n_queries": n_queries, "n_items": n_items, "n_positives": n_positives}
     given: dict[str, Any] = {name: size for name, size in sizes.items() if name in _parameters(cls)}
     with _initial_values(config.seed, _OF_LOSS):
@@ -100,39 +106,76 @@ def build_loss(config: RunConfig, n_queries: int, n_items: int, n_positives: int
     return loss
 
 
-def build_negatives(config: RunConfig, loss: Loss) -> Negatives:
-    settings = config.negatives
-    kind, n = settings.kind, settings.n
-    if kind == "auto":
+def build_negatives(config: RunConfig, loss: Loss) -> tuple[str, Negatives]:
+    """The source of negatives and its name; "auto" is the loss's choice."""
+    settings, kind, n = config.negatives, config.negatives.kind, config.negatives.n
+    is_auto = kind == "auto"
+    if is_auto:
         kind = loss.preferred_negatives
-        if kind == "auto":
-            kind = "catalogue" if loss.accepts_partition else "per_query"
-        n = n or (loss.n_negatives if "n" in _parameters(NEGATIVES[kind]) else None)
-    cls = NEGATIVES[kind]
-    if n is None and "n" in _parameters(cls):
-        n = settings.paper_n
-    if n is not None and "n" not in _parameters(cls):
+    if kind == "auto":
+        kind = "catalogue" if loss.accepts_partition else "per_query"
+    cls = lookup("negatives.kind", kind, NEGATIVES, Negatives)
+    given = dict(settings.more)
+    if "n" in _parameters(cls):
+        given["n"] = n or (loss.n_negatives if is_auto else None) or settings.paper_n
+    elif n is not None:
         raise ConfigError(f"negatives.n does not go with negatives.kind = {kind!r}, got {n}; leave it out")
-    return cls(n) if n is not None else cls()  # type: ignore[call-arg]
+    return kind, cls(**complete("negatives", cls, given))
 
 
-def build_objective(config: RunConfig, model: Model, positives: Ragged) -> Objective:
-    loss = build_loss(config, model.n_queries, model.n_items, positives.indices.numel()).to(config.train.device)
-    half = config.train.precision == "bfloat16"
-    if half and config.train.device == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+def build_estimator(config: RunConfig) -> Estimator:
+    settings = config.threshold
+    cls = lookup("threshold.estimator", settings.estimator, ESTIMATORS, Estimator)
+    common = {"n": settings.n, "rate": settings.rate}
+    given = {key: value for key, value in common.items() if key in _parameters(cls) and value is not None}
+    return cls(**complete("threshold", cls, {**given, **settings.more}))
+
+
+def build_objective(config: RunConfig, model: Model, context: Context) -> CatalogueObjective:
+    """The objective of positives against the catalogue, with its batches and its thresholds' hook."""
+    positives, train = context.histories, config.train
+    loss = build_loss(config, model.n_queries, model.n_items, positives.indices.numel()).to(train.device)
+    half = train.precision == "bfloat16"
+    if half and train.device == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         raise ConfigError(
             "train.precision = 'bfloat16' needs a processor with bfloat16 products (AVX-512 or AMX), and this one has "
             "none: it would be slower. Set train.precision = 'float32'"
         )
-    return Objective(
+    _, negatives = build_negatives(config, loss)
+    objective = CatalogueObjective(
         model,
         loss,
-        build_negatives(config, loss),
-        positives,
+        negatives,
+        context,
         effective_n=config.negatives.effective_n,
-        workspace=Workspace(config.train.workspace_mib * 2**20),
+        workspace=Workspace(train.workspace_mib * 2**20),
         half=half,
     )
+    objective.batches = Batches(
+        positives,
+        model.n_items,
+        order=train.order,
+        size=train.batch_size,
+        repeat_queries=negatives.layout == "own",
+    )
+    if loss.keeps_thresholds:
+        objective.own_thresholds(
+            ThresholdHook(
+                loss,
+                build_estimator(config),
+                QuerySet.known(len(positives), positives.indptr.device),
+                positives,
+                every=config.threshold.every,
+                in_steps=isinstance(objective.head, PartitionHead) and train.order == "query",
+            )
+        )
+    return objective
+
+
+def build_trainer(
+    config: RunConfig, model: Model, context: Context, validate: Callable[[Model], float] | None = None
+) -> Trainer:
+    return Trainer(build_objective(config, model, context), config.train, seed=config.seed, validate=validate)
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from topshelf.data import Split
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
 from topshelf.evaluation import check_json, ndcg
 from topshelf.models import Model
+from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged, merge
-from topshelf.training.build import build_model, build_objective
+from topshelf.training.build import build_model, build_trainer
 from topshelf.training.folder import RunFolder
 from topshelf.training.trainer import Interrupted, Trainer, load_weights
 from topshelf.training.watchers import RunWatcher, stop_on_signals
@@ -120,10 +121,10 @@ class Phases:
             started = time.perf_counter()
             valid_score = measured = None
             if self.config.train.refit:  # validated and measured before it has seen those parts
-                model.fit(self.lists.train)
+                model.fit(self._context(self.lists.train))
                 valid_score = self._validate(model)
                 measured = self._measured(Outcome(model, 0, 0.0))
-            model.fit(self.lists.histories(self.config))
+            model.fit(self._context(self.lists.histories(self.config)))
             return Outcome(model, 0, time.perf_counter() - started, valid_score, measured)
         if checkpoint is None or _phase(checkpoint, self.config) == "train":
             self._drive(self._first_trainer, "train", {}, checkpoint)
@@ -139,8 +140,9 @@ class Phases:
         return self._refit(extra, checkpoint)
 
     def _validate(self, model: Model) -> float:
+        everybody = QuerySet.known(model.n_queries, self.config.train.device)
         with torch.no_grad():
-            queries, items = model.encode()
+            queries, items = model.encode_queries(everybody), model.encode_items()
             return ndcg(queries, items, self.lists.valid, self.lists.train, self.config.k)
 
     def _refit(self, extra: dict[str, Any], checkpoint: dict[str, Any] | None) -> Outcome:
@@ -201,15 +203,10 @@ class Phases:
     def _trainer(
         self, config: RunConfig, model: Model, positives: Ragged, validate: Callable[[Model], float] | None
     ) -> Trainer:
-        objective = build_objective(config, model, positives)
-        return Trainer(
-            objective,
-            positives,
-            config.train,
-            threshold=config.threshold,
-            seed=config.seed,
-            validate=validate,
-        )
+        return build_trainer(config, model, self._context(positives), validate)
+
+    def _context(self, positives: Ragged) -> Context:
+        return Context(positives, self.split.n_items)
 
     def _new_model(self) -> Model:
         return build_model(self.config, self.split.n_users, self.split.n_items).to(self.config.train.device)

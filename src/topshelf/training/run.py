@@ -14,6 +14,7 @@ from topshelf.data import Dataset, load_split
 from topshelf.errors import CheckpointError, ConfigError, at_most
 from topshelf.evaluation import Evaluation, evaluate
 from topshelf.models import Model
+from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
@@ -59,8 +60,9 @@ class Fitted:
             )
         device = next(iter(self.model.state_dict().values())).device
         settings, lists = self.config.evaluate, Lists.of(self.dataset.split, str(device))
+        everybody = QuerySet.known(self.model.n_queries, device)
         with torch.no_grad():
-            queries, items = self.model.encode()
+            queries, items = self.model.encode_queries(everybody), self.model.encode_items()
             return evaluate(
                 queries,
                 items,
@@ -164,7 +166,7 @@ def load(out: str | Path) -> Fitted:
     # Until its last phase is over, a run's model is that of the first, which has seen train alone.
     is_final = "refit" in state or folder.is_finished
     fitted = Fitted(config, dataset, **vars(outcome), is_finished=folder.is_finished, is_final=is_final)
-    model.attach(fitted.histories())
+    model.attach(Context(fitted.histories(), model.n_items))
     folder.say_if_unfinished(outcome.best_epoch)
     return fitted
 

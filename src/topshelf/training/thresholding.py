@@ -1,108 +1,229 @@
-"""When and how the thresholds in a loss's buffer are moved during training."""
+"""Thresholds while training: the estimators, and the one hook that writes them to the loss's table."""
 
 from __future__ import annotations
 
-from functools import cached_property
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from topshelf import kernels, thresholds
-from topshelf.config import ThresholdSettings
+from topshelf.catalogue import Block
+from topshelf.errors import at_least, positive
 from topshelf.losses import Loss
 from topshelf.models import Model
-from topshelf.negatives import Dealt, Population, Shared, deal_negatives
+from topshelf.negatives import Dealt, Draw, columns_of, deal_negatives
+from topshelf.queries import Batch, Encoded, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import best_scores
-from topshelf.training.batches import Batch, Batches
-from topshelf.training.objective import InStep, Scored
+from topshelf.registry import Recorded
+from topshelf.training.heads import Reading
 
 # Queries that share a draw. The more, the cheaper is a refresh and the more alike are the errors of its queries.
 BLOCK = 512
-DEFAULT_RATE = 0.5  # of the incremental estimator
 
 
-class ThresholdSchedule:
-    """Moves a loss's thresholds by the chosen estimator: every few epochs for all queries, or at every step.
+class Estimator(Recorded):
+    """Base of the threshold estimators; pure: it returns thresholds, :class:`ThresholdHook` writes them.
 
-    ``in_steps``: the steps score the whole catalogue, each query once an epoch; exact thresholds, and the counts that
-    the incremental estimator follows, are then read off those scores for the price of one look at them.
+    - ``updates``: "epochs", then it has :meth:`refresh`, or "steps", then it has :meth:`follow`;
+    - ``reads``: what it can read off the scores of a step over the whole catalogue, where each query comes once per
+      epoch: "kth", the K-th best score, "above", how many items are above the threshold, or None. With either it has
+      :meth:`read`, which then takes the place of the other two.
+
+    Constructor arguments are the settings of the ``threshold`` section.
+    """
+
+    updates: ClassVar[Literal["epochs", "steps"]] = "epochs"
+    reads: ClassVar[Literal["kth", "above"] | None] = None
+
+    def refresh(
+        self, now: Tensor, queries: Tensor, items: Tensor, positives: Ragged, k: int, generator: torch.Generator
+    ) -> Tensor:
+        """New thresholds (U,) of all training queries.
+
+        Shapes: now (U,); queries (U, d); items (I, d); positives, U lists. A query in no batch may keep what it has.
+        """
+        raise NotImplementedError
+
+    def follow(self, now: Tensor, batch: Batch, encoded: Encoded, k: int, generator: torch.Generator) -> Tensor:
+        """New thresholds (Q,) of a batch's queries from the vectors of its step."""
+        raise NotImplementedError
+
+    def read(self, now: Tensor, block: Block, loss: Loss) -> Tensor:
+        """New thresholds (Q,) of the queries of a block of exact scores."""
+        raise NotImplementedError
+
+
+class Exact(Estimator):
+    """The K-th best score over the whole catalogue: the definition."""
+
+    reads: ClassVar[Literal["kth", "above"] | None] = "kth"
+
+    def refresh(
+        self,
+        now: Tensor,  # noqa: ARG002
+        queries: Tensor,
+        items: Tensor,
+        positives: Ragged,  # noqa: ARG002
+        k: int,
+        generator: torch.Generator,  # noqa: ARG002
+    ) -> Tensor:
+        return thresholds.exact_thresholds(queries, items, k)
+
+    def read(self, now: Tensor, block: Block, loss: Loss) -> Tensor:  # noqa: ARG002
+        assert block.threshold is not None
+        return block.threshold
+
+
+class Sampled(Estimator):
+    """The paper's: all positives and ``n`` drawn negatives, as if there were no others."""
+
+    name: ClassVar[str] = "sampled"
+
+    def __init__(self, *, n: int = 1000) -> None:
+        self.n = at_least("n", n, 1)
+
+    def refresh(
+        self, now: Tensor, queries: Tensor, items: Tensor, positives: Ragged, k: int, generator: torch.Generator
+    ) -> Tensor:
+        counts = positives.counts
+        rows = ((counts > 0) & (counts < items.size(0))).nonzero().squeeze(1)  # the others are in no batch
+        lists = positives.select(rows)
+        drawn = drawn_thresholds(self.name, queries[rows], items, lists, k, self.n, generator, names=rows)
+        return now.index_copy(0, rows, drawn.to(now.dtype))
+
+
+class Weighted(Sampled):
+    """``Sampled`` with every drawn negative counted as often as there are negatives for it: about unbiased."""
+
+    name: ClassVar[str] = "weighted"
+
+
+class IID(Sampled):
+    """The quantile of ``n`` uniform draws of the catalogue."""
+
+    name: ClassVar[str] = "iid"
+
+
+class Regression(Estimator):
+    """A step down the quantile regression loss after every training step."""
+
+    updates: ClassVar[Literal["epochs", "steps"]] = "steps"
+
+    def __init__(self, *, n: int = 1000, rate: float = 0.1) -> None:
+        self.n, self.rate = at_least("n", n, 1), positive("rate", rate)
+
+    def follow(self, now: Tensor, batch: Batch, encoded: Encoded, k: int, generator: torch.Generator) -> Tensor:
+        _, scores = _shared_scores(self.n, batch, encoded, generator)
+        return thresholds.regression_step(now, scores, k, encoded.items.size(0), rate=self.rate)
+
+
+class Incremental(Estimator):
+    """Follows the quantile after every training step, by the number of items above it."""
+
+    updates: ClassVar[Literal["epochs", "steps"]] = "steps"
+    reads: ClassVar[Literal["kth", "above"] | None] = "above"
+
+    def __init__(self, *, n: int = 1000, rate: float = 0.5) -> None:
+        self.n, self.rate = at_least("n", n, 1), positive("rate", rate)
+
+    def follow(self, now: Tensor, batch: Batch, encoded: Encoded, k: int, generator: torch.Generator) -> Tensor:
+        draw, scores = _shared_scores(self.n, batch, encoded, generator)
+        # All positives of the queries are looked at, whichever of them the batch trains on.
+        owner = batch.positives.owner()
+        positive_scores = (encoded.queries[owner] * encoded.items[batch.positives.indices]).sum(1)
+        return thresholds.incremental_step(
+            now,
+            positive_scores,
+            scores,
+            owner,
+            k,
+            encoded.items.size(0) - batch.positives.counts,
+            mask=draw.mask(scores.size(1)),
+            rate=self.rate,
+        )
+
+    def read(self, now: Tensor, block: Block, loss: Loss) -> Tensor:
+        assert block.above is not None
+        return thresholds.counted_step(now, *block.above, loss.tau, loss.k, rate=self.rate)
+
+
+ESTIMATORS: dict[str, type[Estimator]] = {
+    "exact": Exact,
+    "sampled": Sampled,
+    "iid": IID,
+    "weighted": Weighted,
+    "regression": Regression,
+    "incremental": Incremental,
+}
+
+
+class ThresholdHook:
+    """The one owner of a loss's thresholds: every estimator goes through it.
+
+    ``queries`` and ``positives`` are those of the training. ``every``: epochs between two refreshes (the paper's
+    T_beta). ``in_steps``: the steps score the whole catalogue, each query once per epoch, so that an estimator that
+    can read those scores does, and nothing is scored twice.
     """
 
     def __init__(
-        self, loss: Loss, settings: ThresholdSettings, positives: Ragged, n_items: int, *, in_steps: bool = False
+        self,
+        loss: Loss,
+        estimator: Estimator,
+        queries: QuerySet,
+        positives: Ragged,
+        *,
+        every: int = 5,
+        in_steps: bool = False,
     ) -> None:
-        self.loss, self.settings, self.positives, self.n_items = loss, settings, positives, n_items
-        self.in_steps = in_steps
-        self.population = Population.of(positives, n_items)
+        self.loss, self.estimator, self.queries, self.positives = loss, estimator, queries, positives
+        self.every = at_least("every", every, 1)
+        self.reads = estimator.reads if in_steps else None
+        self._is_due = False
 
-    def in_step(self, epoch: int) -> InStep:
-        """What the objective is to do to the thresholds of its batch, before it takes the loss."""
-        if not self.in_steps:
-            return None
-        if self.settings.estimator == "incremental":
-            return ("follow", self.settings.rate or DEFAULT_RATE)
-        return "exact" if self.settings.estimator == "exact" and epoch % self.settings.every == 0 else None
-
-    def before_epoch(self, epoch: int, model: Model, generator: torch.Generator) -> None:
+    def begin_epoch(self, epoch: int, model: Model, generator: torch.Generator, *, is_resumed: bool = False) -> None:
         """Refresh all thresholds in epochs divisible by ``every``, unless the steps do it, as in algorithm C.1."""
-        if self.settings.estimator in thresholds.EVERY_STEP or epoch % self.settings.every or self.in_step(epoch):
+        self._is_due = self.estimator.updates == "epochs" and epoch % self.every == 0
+        if not self._is_due or self.reads is not None or is_resumed:
             return
         with torch.no_grad():
-            queries, items = model.encode()
+            queries, items = model.encode_queries(self.queries), model.encode_items()
             assert isinstance(queries, Tensor)
-            if self.settings.estimator == "exact":
-                self.loss.threshold.copy_(thresholds.exact_thresholds(queries, items, self.loss.k))
-                return
-            rows, lists = self._ranked
-            self.loss.threshold[rows] = drawn_thresholds(
-                self.settings.estimator,
-                queries[rows],
-                items,
-                lists,
-                self.loss.k,
-                self.settings.n,
-                generator,
-                names=rows,
-            ).to(self.loss.threshold.dtype)
+            table = self.loss.threshold
+            table.copy_(self.estimator.refresh(table, queries, items, self.positives, self.loss.k, generator))
 
-    @cached_property
-    def _ranked(self) -> tuple[Tensor, Ragged]:
-        """The queries that have both positives and negatives, and their positives."""
-        rows = Batches(self.positives, self.n_items, order="query", size=1).queries
-        return rows, self.positives.select(rows)
+    def wanted(self, query: Tensor) -> Reading:
+        if self.reads == "above":
+            return {"level": self.loss.threshold[query]}
+        return {"k": self.loss.k} if self.reads == "kth" and self._is_due else {}
 
     @torch.no_grad()
-    def after_step(self, batch: Batch, scored: Scored, generator: torch.Generator) -> None:
-        """Follow the quantile from the step's own vectors, looking at ``n`` items shared by the batch."""
-        settings = self.settings
-        if settings.estimator not in thresholds.EVERY_STEP or (self.in_steps and settings.estimator == "incremental"):
+    def take(self, query: Tensor, block: Block) -> None:
+        table = self.loss.threshold
+        now = table[query].to(block.partition.dtype)
+        table[query] = self.estimator.read(now, block, self.loss).to(table.dtype)
+
+    @torch.no_grad()
+    def after_step(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> None:
+        """Follow from the step's own vectors."""
+        if self.estimator.updates != "steps" or self.reads is not None:
             return
-        draw = Shared(settings.n).draw(batch.positives, batch.item, self.population, generator)
-        scores = scored.queries @ scored.items[draw.items].T
-        now = self.loss.threshold[batch.query]
-        if settings.estimator == "regression":
-            moved = thresholds.regression_step(now, scores, self.loss.k, self.n_items, rate=settings.rate or 0.1)
-        else:
-            # All positives of the queries are looked at, whichever of them the batch trains on.
-            owner = batch.positives.owner()
-            positive = (scored.queries[owner] * scored.items[batch.positives.indices]).sum(1)
-            moved = thresholds.incremental_step(
-                now,
-                positive,
-                scores,
-                owner,
-                self.loss.k,
-                self.n_items - batch.positives.counts,
-                mask=draw.mask(scores.size(1)),
-                rate=settings.rate or DEFAULT_RATE,
-            )
+        table = self.loss.threshold
+        moved = self.estimator.follow(table[batch.query], batch, encoded, self.loss.k, generator)
         # A query may come twice (pairs with negatives of their own); its first row decides, in a fixed order.
         query, row = torch.unique(batch.query, return_inverse=True)
         first = torch.full_like(query, row.numel()).scatter_reduce(
             0, row, torch.arange(row.numel(), device=row.device), "amin"
         )
-        self.loss.threshold[query] = moved[first]
+        table[query] = moved[first]
+
+
+def _shared_scores(n: int, batch: Batch, encoded: Encoded, generator: torch.Generator) -> tuple[Draw, Tensor]:
+    """``n`` items drawn for the whole batch, and their scores (Q, n)."""
+    n_items = encoded.items.size(0)
+    drawn = torch.randperm(n_items, generator=generator)[:n].to(batch.item.device)
+    return Draw(drawn, columns_of(batch.positives, drawn, n_items)), encoded.queries @ encoded.items[drawn].T
 
 
 @torch.no_grad()
@@ -118,7 +239,7 @@ def drawn_thresholds(
     names: Tensor | None = None,
     block: int = BLOCK,
 ) -> Tensor:
-    """Thresholds by one of the estimators that look at ``n`` drawn items (``thresholds.DRAWN``).
+    """Thresholds by "sampled", "weighted" or "iid", which look at ``n`` drawn items.
 
     Shapes: queries (Q, d); items (I, d); positives, Q lists, none of them empty or all items; names (Q,), what queries
         are called in errors; returns (Q,).

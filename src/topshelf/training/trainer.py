@@ -14,15 +14,14 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from topshelf.config import ThresholdSettings, TrainSettings
+from topshelf.config import TrainSettings
 from topshelf.errors import CheckpointError, TrainingError
 from topshelf.losses import Loss
 from topshelf.models import Model
-from topshelf.ragged import Ragged
-from topshelf.training.batches import Batch, Batches, stream
+from topshelf.queries import Batch
+from topshelf.training.batches import stream
 from topshelf.training.objective import Objective
 from topshelf.training.optim import RowAdam
-from topshelf.training.thresholding import ThresholdSchedule
 
 # Branches of the seed's random streams.
 _ORDER, _STEP, _THRESHOLD = 0, 1, 2
@@ -84,21 +83,13 @@ class Trainer:
     def __init__(
         self,
         objective: Objective,
-        positives: Ragged,
         settings: TrainSettings,
         *,
-        threshold: ThresholdSettings,
         seed: int,
         validate: Callable[[Model], float] | None = None,
     ) -> None:
         self.objective, self.settings, self.seed, self.validate = objective, settings, seed, validate
-        self.batches = Batches(
-            positives,
-            self.model.n_items,
-            order=settings.order,
-            size=settings.batch_size,
-            repeat_queries=not objective.shares_negatives,
-        )
+        self.batches = objective.batches
         if len(self.batches) == 0:
             raise TrainingError("no user has both a positive and a negative item: there is nothing to rank")
         self.model.sparse_rows = settings.optimizer == "row_adam"
@@ -108,17 +99,6 @@ class Trainer:
             RowAdam(parameters, lr=rate, weight_decay=decay)
             if settings.optimizer == "row_adam"
             else torch.optim.Adam(parameters, lr=rate, weight_decay=decay, fused=True)
-        )
-        self.schedule = (
-            ThresholdSchedule(
-                self.loss,
-                threshold,
-                positives,
-                self.model.n_items,
-                in_steps=objective.by_blocks and settings.order == "query",
-            )
-            if self.loss.keeps_thresholds
-            else None
         )
         self.progress = Progress()
         self.best_weights: dict[str, Tensor] | None = None
@@ -153,8 +133,9 @@ class Trainer:
         progress, epoch = self.progress, self.progress.epoch + 1
         started = time.perf_counter()
         self.loss.begin_epoch(epoch)
-        if progress.step == 0 and self.schedule is not None:
-            self.schedule.before_epoch(epoch, self.model, stream(self.seed, _THRESHOLD, epoch))
+        for hook in self.objective.hooks:
+            generator = stream(self.seed, _THRESHOLD, epoch)
+            hook.begin_epoch(epoch, self.model, generator, is_resumed=progress.step > 0)
         for step, batch in enumerate(self.batches.epoch(stream(self.seed, _ORDER, epoch))):
             if step < progress.step:
                 continue  # done before the interruption
@@ -176,13 +157,12 @@ class Trainer:
         else:
             torch.manual_seed(generator.initial_seed())
         self.optimizer.zero_grad(set_to_none=True)
-        in_step = self.schedule.in_step(epoch) if self.schedule is not None else None
-        number, scored = self.objective.backward(batch, generator, in_step)
+        number, encoded = self.objective.backward(batch, generator)
         if not math.isfinite(number):
             raise TrainingError(self._diverged(number, epoch, step))
         self.optimizer.step()
-        if self.schedule is not None:
-            self.schedule.after_step(batch, scored, generator)
+        for hook in self.objective.hooks:
+            hook.after_step(batch, encoded, generator)
         return number
 
     def _finish_epoch(self, epoch: int, started: float, watcher: Watcher | None) -> None:

@@ -12,7 +12,8 @@ from topshelf.config import RunConfig
 from topshelf.errors import ConfigError, TrainingError, at_most
 from topshelf.evaluation import ndcg
 from topshelf.models import Model
-from topshelf.training.build import build_model, build_objective
+from topshelf.queries import Context, QuerySet
+from topshelf.training.build import build_model, build_trainer
 from topshelf.training.trainer import Interrupted, Trainer, Watcher
 from topshelf.tuning.parts import Parts
 
@@ -76,7 +77,7 @@ class Runner:
     def _fit(self, model: Model, k: int) -> Result:
         started, note, score = time.perf_counter(), "", 0.0
         try:
-            model.fit(self.parts.train)
+            model.fit(self._context)
             score = self._validate(model, k)
         except TrainingError as error:
             note = str(error).partition(";")[0]
@@ -84,18 +85,16 @@ class Runner:
 
     def _validate(self, model: Model, k: int) -> float:
         with torch.no_grad():
-            queries, items = model.encode()
+            everybody = QuerySet.known(model.n_queries, self.device)
+            queries, items = model.encode_queries(everybody), model.encode_items()
             return ndcg(queries, items, self.parts.valid, self.parts.train, k)
 
     def _trainer(self, config: RunConfig, model: Model) -> Trainer:
-        return Trainer(
-            build_objective(config, model, self.parts.train),
-            self.parts.train,
-            config.train,
-            threshold=config.threshold,
-            seed=config.seed,
-            validate=lambda model: self._validate(model, config.k),
-        )
+        return build_trainer(config, model, self._context, lambda model: self._validate(model, config.k))
+
+    @property
+    def _context(self) -> Context:
+        return Context(self.parts.train, self.parts.n_items)
 
     def _model(self, config: RunConfig) -> Model:
         return build_model(config, self.parts.n_users, self.parts.n_items).to(self.device)

@@ -1,0 +1,271 @@
+"""From the vectors of a step to its loss and gradients: three ways, chosen once for a run.
+
+``PartitionHead``  the exact catalogue by blocks of queries, for losses that need only the log-partition: forward and
+                   backward in three products, nothing of (Q, I) kept.
+``PairHead``       losses of every pair of a positive and a negative, a few queries at a time, so that the margins stay
+                   in the cache.
+``AutogradHead``   everything else, in one piece through autograd: a partition of drawn columns, whole-batch losses.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol, TypedDict
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from topshelf.catalogue import Block, CatalogueHead, Workspace, log_partition
+from topshelf.errors import ConfigError
+from topshelf.losses import Loss
+from topshelf.negatives import Draw, Negatives, sampled_scores
+from topshelf.queries import Batch, Encoded
+
+DENSE_BYTES = 8 * 2**30
+# Margins of one block, about what a core's cache holds: larger tables are fresh memory at every operation, and slower.
+PAIR_CELLS = 2**20
+
+
+class Reading(TypedDict, total=False):
+    """What a block of scores shows besides its sums; the arguments of ``CatalogueHead.forward``."""
+
+    k: int  # the k-th best score
+    level: Tensor  # (Q,), how many items are above it, and by how much
+
+
+class BlockReader(Protocol):
+    """Somebody who reads the scores of the whole catalogue while a step makes them: the thresholds' owner."""
+
+    def wanted(self, query: Tensor) -> Reading:
+        """What the next block of queries (Q,) is to hold besides its sums; empty for nothing."""
+
+    def take(self, query: Tensor, block: Block) -> None:
+        """The block, before the loss is taken."""
+
+
+class Head:
+    """What the heads share: the loss of a batch in one piece, and the scale of its sum over negatives."""
+
+    def __init__(self, loss: Loss, negatives: Negatives, effective_n: int | None, workspace: Workspace) -> None:
+        self.loss, self.negatives, self.effective_n, self.workspace = loss, negatives, effective_n, workspace
+        self.reader: BlockReader | None = None
+
+    def value(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Tensor:
+        """The differentiable loss of the vectors, in one piece."""
+        if "item_vector" in self.loss.needs:
+            return self._vectors_loss(batch, encoded.queries, encoded.items)
+        draw = self._draw(batch, encoded, generator)
+        if "negative" in self.loss.needs:
+            self._check_dense(batch.item.numel() * draw.n_columns(encoded.items.size(0)))
+        by_partition = draw.is_shared and self.loss.accepts_partition
+        take = self._partition_of_draw if by_partition else self._pairs_loss
+        return take(batch, draw, encoded.queries, encoded.items)
+
+    def backward(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> float:
+        """The loss as a number, the model's own with it; its gradients are added to the parameters'.
+
+        A loss that is not finite leaves the model's gradients alone.
+        """
+        raise NotImplementedError
+
+    def _draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:
+        return self.negatives.draw(batch, encoded.detach(), generator)
+
+    def _partition_of_draw(self, batch: Batch, draw: Draw, queries: Tensor, items: Tensor) -> Tensor:
+        columns = items if draw.items is None else F.embedding(draw.items, items)
+        partition = log_partition(
+            queries,
+            columns,
+            self.loss.tau,
+            exclude=draw.exclude,
+            log_weight=None if draw.log_q is None else -draw.log_q,
+            workspace=self.workspace,
+        )
+        positive = _positive_scores(batch, queries, items)
+        return self._partition_loss(batch, positive, partition - self._scale(columns.size(0)))
+
+    def _pairs_loss(self, batch: Batch, draw: Draw, queries: Tensor, items: Tensor) -> Tensor:
+        if draw.items is None:
+            negative = queries @ items.T
+            positive = negative[batch.owner, batch.item]
+        else:
+            positive = _positive_scores(batch, queries, items)
+            negative = (
+                queries @ F.embedding(draw.items, items).T
+                if draw.is_shared
+                else sampled_scores(queries, items, draw.items)
+            )
+        needs, columns = self.loss.needs, draw.items
+        if "negative_item" in needs and columns is None:
+            columns = torch.arange(negative.size(1), device=negative.device)
+        return self.loss(
+            positive,
+            negative,
+            batch.owner,
+            query=batch.query,
+            mask=draw.mask(negative.size(1)),
+            log_q=self._log_q(draw, negative),
+            pair=batch.pair() if "pair" in needs else None,
+            negative_item=columns if "negative_item" in needs else None,
+        )
+
+    def _vectors_loss(self, batch: Batch, queries: Tensor, items: Tensor) -> Tensor:
+        return self.loss(
+            _positive_scores(batch, queries, items),
+            owner=batch.owner,
+            query=batch.query,
+            query_vector=queries,
+            item_vector=F.embedding(batch.item, items),
+        )
+
+    def _partition_loss(self, batch: Batch, positive: Tensor, partition: Tensor) -> Tensor:
+        return self.loss(positive, owner=batch.owner, query=batch.query, log_partition=partition)
+
+    def _scale(self, n_columns: int) -> float:
+        return math.log(n_columns / self.effective_n) if self.effective_n else 0.0
+
+    def _log_q(self, draw: Draw, negative: Tensor) -> Tensor | None:
+        scale = self._scale(negative.size(1))
+        if draw.log_q is not None:
+            return draw.log_q + scale
+        return negative.new_full((1,), scale) if scale else None
+
+    def _check_dense(self, n_cells: int) -> None:
+        """A loss that looks at every pair holds (P, N) margins at once, some copies of them, and their gradients."""
+        needed = n_cells * 4 * self.loss.pair_copies
+        if needed > DENSE_BYTES:
+            raise ConfigError(
+                f"this loss looks at every pair of a positive and a negative: {needed / 2**30:.1f} GiB at once, and at "
+                f"most {DENSE_BYTES / 2**30:.0f} GiB are taken. Use negatives.kind = 'shared' with a smaller "
+                "negatives.n, or, where the loss takes a batch in one piece, a smaller train.batch_size"
+            )
+
+
+class AutogradHead(Head):
+    """The loss in one piece, and its gradients by autograd."""
+
+    def backward(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> float:
+        value = self.value(batch, encoded, generator)
+        if encoded.auxiliary is not None:
+            value = value + encoded.auxiliary
+        number = value.item()
+        if math.isfinite(number):
+            value.backward()
+        return number
+
+
+class PartitionHead(Head):
+    """The whole catalogue by blocks of queries whose scores fit the workspace."""
+
+    def __init__(
+        self,
+        loss: Loss,
+        negatives: Negatives,
+        effective_n: int | None,
+        workspace: Workspace,
+        *,
+        half: bool = False,
+    ) -> None:
+        super().__init__(loss, negatives, effective_n, workspace)
+        self.blocks = CatalogueHead(workspace.budget, half=half)
+
+    def backward(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> float:  # noqa: ARG002  nothing is drawn
+        scale, number = self._scale(encoded.items.size(0)), 0.0
+        for start, stop in self.blocks.begin(encoded.queries.detach(), encoded.items.detach(), self.loss.tau):
+            part = batch.part(start, stop)
+            wanted: Reading = {} if self.reader is None else self.reader.wanted(part.query)
+            block = self.blocks.forward(start, stop, part.positives, part.chosen(), **wanted)
+            if self.reader is not None and wanted:
+                self.reader.take(part.query, block)
+            positive, partition = block.scores.requires_grad_(), block.partition.requires_grad_()
+            value = self._partition_loss(part, positive, partition - scale)
+            value = value * (positive.numel() / batch.item.numel())
+            self.blocks.backward(*torch.autograd.grad(value, (positive, partition)))
+            number += value.item()
+        return _carried_back(number, encoded, self.blocks.gradients())
+
+
+class PairHead(Head):
+    """Every pair of a positive and a negative, a few queries at a time."""
+
+    def backward(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> float:
+        draw = self._draw(batch, encoded, generator)
+        number, gradients = self._by_blocks(batch, draw, encoded.detach())
+        return _carried_back(number, encoded, gradients)
+
+    def _by_blocks(self, batch: Batch, draw: Draw, encoded: Encoded) -> tuple[float, tuple[Tensor, Tensor] | None]:
+        """The loss, and the gradients of the vectors.
+
+        The loss's own parameters get their gradients here; a loss that leaves the scores alone for once gives none.
+        """
+        order, vectors = None, encoded.queries
+        if "query" in self.loss.needs and not (batch.is_whole or draw.is_shared):
+            # A query may have several rows; together in a block, they update its state once.
+            order = torch.argsort(batch.query, stable=True)
+            batch, draw, vectors = batch.reordered(order), draw.reordered(order), vectors[order]
+        items = encoded.items.detach().requires_grad_()
+        n_columns = draw.n_columns(items.size(0))
+        self._check_dense(int(batch.counts().max()) * n_columns)  # one query is never cut
+        to_queries, number = torch.zeros_like(vectors), 0.0
+        for start, stop in self.affordable(batch, n_columns):
+            part = batch.part(start, stop)
+            queries = vectors[start:stop].detach().requires_grad_()
+            value = self._pairs_loss(part, draw.part(start, stop), queries, items)
+            value = value * (part.item.numel() / batch.item.numel())
+            value.backward()
+            number += value.item()
+            if queries.grad is not None:
+                to_queries[start:stop] = queries.grad
+        if order is not None:
+            to_queries = torch.empty_like(to_queries).index_copy_(0, order, to_queries)
+        return number, None if items.grad is None else (to_queries, items.grad)
+
+    def affordable(self, batch: Batch, n_columns: int) -> list[tuple[int, int]]:
+        """Blocks of queries whose (P, N) margins, the copies a loss makes of them and their gradients fit."""
+        cells = min(self.workspace.budget // (4 * self.loss.pair_copies), PAIR_CELLS)
+        most = max(1, cells // n_columns)  # positives, or queries, per block
+        load = torch.maximum(batch.counts(), torch.ones_like(batch.query)).cumsum(0).tolist()
+        may_cut = [True, *(batch.query[1:] != batch.query[:-1]).tolist(), True]
+        blocks, start, before = [], 0, 0
+        for stop in range(1, len(load) + 1):
+            if stop == len(load) or (load[stop] - before > most and may_cut[stop]):
+                blocks.append((start, stop))
+                start, before = stop, load[stop - 1]
+        return blocks
+
+
+def choose_head(
+    loss: Loss, negatives: Negatives, effective_n: int | None, workspace: Workspace, *, half: bool = False
+) -> Head:
+    """The head of a loss and its negatives; ``half`` is for the products of the whole catalogue only."""
+    given = (loss, negatives, effective_n, workspace)
+    if negatives.layout == "catalogue" and loss.accepts_partition and loss.is_separable:
+        return PartitionHead(*given, half=half)
+    if half:
+        raise ConfigError(
+            "train.precision = 'bfloat16' is for losses of the softmax family over the whole catalogue "
+            "(negatives.kind = 'catalogue'); set train.precision = 'float32'"
+        )
+    return PairHead(*given) if "negative" in loss.needs and loss.is_separable else AutogradHead(*given)
+
+
+def _carried_back(number: float, encoded: Encoded, gradients: tuple[Tensor, Tensor] | None) -> float:
+    """One pass back through the model, from the gradients of its vectors and from its own loss."""
+    queries, items, auxiliary = encoded
+    if auxiliary is not None:
+        number += auxiliary.item()
+    if gradients is None or not math.isfinite(number):
+        return number
+    # The first is copied: a sparse gradient would keep the head's buffer.
+    carried = [gradients[0].to(queries.dtype, copy=True), gradients[1].to(items.dtype)]
+    if auxiliary is None:
+        torch.autograd.backward([queries, items], carried)
+    else:
+        torch.autograd.backward([queries, items, auxiliary], [*carried, torch.ones_like(auxiliary)])
+    return number
+
+
+def _positive_scores(batch: Batch, queries: Tensor, items: Tensor) -> Tensor:
+    # F.embedding, not indexing: its backward pass adds in a fixed order and in parallel.
+    return (F.embedding(batch.owner, queries) * F.embedding(batch.item, items)).sum(1)
