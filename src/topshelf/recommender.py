@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,21 +11,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-import torch.nn.functional as F
 
 from topshelf.arrivals import Arrivals, arrive
-from topshelf.catalogue import top_k
+from topshelf.artifact import Artifact, Ranked
 from topshelf.config import RunConfig, assemble
 from topshelf.data import Dataset, IdMap, Interactions, Split, prepare, split_interactions
-from topshelf.errors import ConfigError, TopshelfError, TopshelfWarning, at_least, whole
+from topshelf.errors import ConfigError, TopshelfError, TopshelfWarning
 from topshelf.evaluation import Evaluation
 from topshelf.queries import QuerySet
-from topshelf.ragged import Ragged
 from topshelf.training import Fitted, fit, load, save
-from topshelf.training.build import resolve
-from topshelf.training.phases import Lists
-
-_UNIT_BLOCK = 1 << 26  # bytes of vectors made of length one at once: an item-item model has as many as items, as long
+from topshelf.training.build import components, resolve
 
 
 class Recommender:
@@ -36,24 +31,26 @@ class Recommender:
     >>> recommender.recommend([0, 1], k=3).columns
     ['user', 'rank', 'item', 'score']
 
-    ``model`` and ``loss`` are names, or settings such as ``loss={"name": "slatk", "tau": 0.1}``. ``more`` are the
-    other sections of the run's config, such as ``train={"epochs": 50}``.
+    ``model`` and ``loss`` are names, settings such as ``loss={"name": "slatk", "tau": 0.1}``, or classes and instances
+    of your own; a name may be ``"package.module:Class"``. An instance stands for its class and settings. ``more`` are
+    the other sections of the run's config, such as ``train={"epochs": 50}``; ``negatives`` and ``threshold`` may be
+    classes or instances too.
     """
 
     def __init__(
         self,
         *,
         k: int = 20,
-        model: str | Mapping[str, Any] = "mf",
-        loss: str | Mapping[str, Any] = "slatk",
+        model: Any = "mf",
+        loss: Any = "slatk",
         seed: int = 0,
         **more: Any,
     ) -> None:
-        components = {"model": model, "loss": loss}
-        chosen = {key: {"name": value} if isinstance(value, str) else value for key, value in components.items()}
         self._named: dict[str, Any] = {"k": k, "seed": seed}
-        self._more: Mapping[str, Any] = {**chosen, **more}
+        self._more: Mapping[str, Any] = components({"model": model, "loss": loss, **more})
         self._fitted: Fitted | None = None
+        self._artifact: Artifact | None = None
+        self._load: Callable[[], Fitted] | None = None
         # Bad settings fail here, not after the data is read. A blend comes fitted, by load or of.
         resolve(self._config(None), is_fitted=True)
 
@@ -65,33 +62,28 @@ class Recommender:
         ``out`` keeps the run in a folder.
         """
         if isinstance(data, str | Path):
-            self._fitted = fit(self._config(str(data)), out=out, quiet=quiet)
+            self._set(fit(self._config(str(data)), out=out, quiet=quiet))
         else:
             config = self._config("a table in memory")
             dataset = _dataset(data, config)
             dataset.warn()
-            self._fitted = fit(config, dataset, out=out, quiet=quiet)
+            self._set(fit(config, dataset, out=out, quiet=quiet))
         return self
 
     def recommend(
         self, users: Sequence[Any] | None = None, k: int | None = None, *, filter_seen: bool = True
     ) -> pl.DataFrame:
-        """The best ``k`` items of each user (default: everybody), one row a place.
+        """The best ``k`` items of each user (default: all users), one row per place.
 
         ``filter_seen`` leaves out all that the user has in the data, the test part included. A user with fewer than k
-        items left gets a shorter list; one of whom the model has seen nothing gets the most popular items, without
+        items left gets a shorter list; one from whom the model has learned nothing gets the most popular items, without
         scores.
         """
-        fitted = self._checked()
-        split = fitted.dataset.split
-        rows = torch.arange(split.n_users) if users is None else _rows(split.users, users)
-        lists = Lists.of(split, "cpu")
-        seen = lists.everything() if filter_seen else None
-        with torch.no_grad():
-            queries = fitted.model.encode_queries(QuerySet.known(split.n_users))
-            items = fitted.model.encode_items()
-        is_known = fitted.histories().counts[rows] > 0
-        return self._table("user", split.users, rows, *self._ranked(queries, items, rows, is_known, seen, k))
+        artifact = self.artifact
+        queries = QuerySet.known(len(artifact.users)) if users is None else QuerySet(rows=_rows(artifact.users, users))
+        rows = queries.known_rows()
+        exclude = None if not filter_seen else artifact.seen if queries.is_all else artifact.seen.select(rows)
+        return self._table("user", artifact.users, rows, artifact.rank(queries, k, exclude=exclude))
 
     def recommend_new(
         self,
@@ -100,7 +92,7 @@ class Recommender:
         *,
         filter_seen: bool = True,
     ) -> pl.DataFrame:
-        """The same table from what users did since training, for users who are not in the data too.
+        """The same table from what users did since training, also for users who are not in the data.
 
         >>> recommender = Recommender(k=10, model="ease").fit("synthetic")
         >>> recommender.recommend_new({"anna": [3, 7], "ben": [12]}, k=2)["user"].to_list()
@@ -112,23 +104,19 @@ class Recommender:
         popular items, without scores. Models that have a vector for each user of the training, such as MF, score known
         users as before, list the popular items for new ones beside them, and refuse where all users are new.
         """
-        fitted = self._checked()
-        split = fitted.dataset.split
-        arrived = arrive(histories, Lists.of(split, "cpu").everything(), split.users, split.items)
-        rows = torch.arange(len(arrived.users))
-        with torch.no_grad():
-            items = fitted.model.encode_items()
-            queries, is_scored = self._arrived_queries(arrived, items)
-        seen = arrived.lists if filter_seen else None
-        return self._table("user", arrived.users, rows, *self._ranked(queries, items, rows, is_scored, seen, k))
+        artifact = self.artifact
+        arrived = arrive(histories, artifact.seen, artifact.users, artifact.items)
+        exclude = arrived.lists if filter_seen else None
+        ranked = artifact.rank(self._arrived_queries(arrived), k, exclude=exclude)
+        return self._table("user", arrived.users, torch.arange(len(arrived.users)), ranked)
 
-    def _arrived_queries(self, arrived: Arrivals, items: torch.Tensor) -> tuple[Any, torch.Tensor]:
-        """Vectors of the users, and for whom they mean something."""
-        model = self._checked().model
+    def _arrived_queries(self, arrived: Arrivals) -> QuerySet:
+        """Their histories, or their rows where the model cannot encode a history."""
+        model = self.artifact.model
         try:
             model.check_takes("history")
-            return model.encode_queries(QuerySet(history=arrived.lists.to(items.device))), arrived.lists.counts > 0
-        except ConfigError:  # it has vectors for the users of its training only
+            return QuerySet(history=arrived.lists)
+        except ConfigError:
             if not bool(arrived.is_known.any()):
                 raise
         n_new = int((~arrived.is_known).sum())
@@ -139,121 +127,83 @@ class Recommender:
             TopshelfWarning,
             stacklevel=3,
         )
-        was_seen = self._checked().histories().counts[arrived.rows.clamp(min=0)] > 0
-        known = QuerySet(rows=arrived.rows.clamp(min=0).to(items.device))
-        return model.encode_queries(known), arrived.is_known & was_seen
+        return QuerySet(rows=arrived.rows)
 
     def similar_items(self, items: Sequence[Any], k: int = 10) -> pl.DataFrame:
         """The ``k`` items whose vectors point the same way as each of ``items``, itself left out."""
-        fitted = self._checked()
-        rows = _rows(fitted.dataset.split.items, items)
-        with torch.no_grad():
-            vectors = fitted.model.encode_items().cpu()
-            found = _alike(vectors, rows, min(at_least("k", whole("k", k), 1), vectors.size(0)))
-        return self._table("item", fitted.dataset.split.items, rows, *found)
+        rows = _rows(self.artifact.items, items)
+        return self._table("item", self.artifact.items, rows, self.artifact.similar(rows, k))
 
     def evaluate(self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None) -> Evaluation:
         """Full-ranking evaluation on the test part."""
-        return self._checked().evaluate(protocol, cutoffs)
+        return self.fitted.evaluate(protocol, cutoffs)
 
     def save(self, path: str | Path) -> None:
         """Write the run folder that :meth:`load` and the command line read."""
-        save(self._checked(), path)
+        save(self.fitted, path)
 
     @classmethod
-    def load(cls, path: str | Path) -> Recommender:
-        """The recommender that a run folder holds."""
-        return cls.of(load(path))
+    def load(cls, path: str | Path, *, allow: Collection[str] = ()) -> Recommender:
+        """The recommender that a run folder holds; ``allow`` as in :func:`topshelf.load`."""
+        artifact = Artifact.open(path, allow=allow)
+        recommender = cls._configured(artifact.config)
+        recommender._artifact, recommender._load = artifact, lambda: load(path, allow=allow)
+        return recommender
 
     @classmethod
     def of(cls, fitted: Fitted) -> Recommender:
         """The recommender of a model that is fitted already."""
-        config = fitted.config
+        recommender = cls._configured(fitted.config)
+        recommender._set(fitted)
+        return recommender
+
+    @classmethod
+    def _configured(cls, config: RunConfig) -> Recommender:
         sections = config.model_dump(include={"negatives", "threshold", "train", "evaluate"})
         sections["data"] = config.data.model_dump(exclude={"source"})
-        recommender = cls(
-            k=config.k, seed=config.seed, model=config.model.model_dump(), loss=config.loss.model_dump(), **sections
-        )
-        recommender._fitted = fitted
-        return recommender
+        model, loss = config.model.model_dump(), config.loss.model_dump()
+        return cls(k=config.k, seed=config.seed, model=model, loss=loss, **sections)
 
     @property
     def fitted(self) -> Fitted:
-        """The config, data and model behind the recommendations."""
-        return self._checked()
+        """The config, data and model behind the recommendations; of a run folder they are loaded when first asked."""
+        if self._fitted is None:
+            self._fitted = self._checked(self._load)()
+        return self._fitted
+
+    @property
+    def artifact(self) -> Artifact:
+        """What the lists are made with."""
+        if self._artifact is None:
+            self._artifact = Artifact.of(self.fitted)
+        return self._artifact
+
+    def _set(self, fitted: Fitted) -> None:
+        self._fitted, self._artifact = fitted, None
 
     def _config(self, source: str | None) -> RunConfig:
         return assemble(data=source, **self._named, more=self._more)
 
-    def _checked(self) -> Fitted:
-        if self._fitted is None:
+    def _checked(self, loader: Callable[[], Fitted] | None) -> Callable[[], Fitted]:
+        if loader is None:
             raise TopshelfError("the recommender is not fitted yet: call fit(data) or Recommender.load(path)")
-        return self._fitted
+        return loader
 
-    def _ranked(
-        self,
-        queries: Any,
-        items: torch.Tensor,
-        rows: torch.Tensor,
-        is_known: torch.Tensor,
-        seen: Ragged | None,
-        k: int | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scores and items of the first k places, (R, k); those of whom nothing is known get the popular ones."""
-        config, split = self._checked().config, self._checked().dataset.split
-        k = min(config.k if k is None else at_least("k", whole("k", k), 1), split.n_items)
-        values, indices = top_k(queries, items.cpu(), k, exclude=seen, rows=rows)
-        if not bool(is_known.all()):
-            counts = torch.bincount(self._checked().histories().indices, minlength=split.n_items).float().unsqueeze(1)
-            popular = top_k(torch.ones(len(queries), 1), counts, k, exclude=seen, rows=rows[~is_known])[1]
-            values[~is_known], indices[~is_known] = torch.nan, popular
-        return values, indices
-
-    def _table(
-        self, name: str, ids: IdMap, rows: torch.Tensor, values: torch.Tensor, indices: torch.Tensor
-    ) -> pl.DataFrame:
-        """One row a place, external ids, titles where there are any."""
-        dataset = self._checked().dataset
-        is_there = (indices >= 0).flatten().numpy()
-        n, k = indices.shape
-        found = indices.flatten().numpy()[is_there]
-        other = "similar" if name == "item" else "item"
+    def _table(self, name: str, ids: IdMap, rows: torch.Tensor, ranked: Ranked) -> pl.DataFrame:
+        """One row per place, external ids, titles where there are any."""
+        artifact = self.artifact
+        n, k = ranked.items.shape
+        places, is_there = ranked.items.flatten().numpy(), (ranked.items >= 0).flatten().numpy()
+        places = places[is_there]
         columns = {
             name: ids.values.gather(rows.repeat_interleave(k).numpy()[is_there]),
             "rank": np.tile(np.arange(1, k + 1), n)[is_there],
-            other: dataset.split.items.values.gather(found),
-            "score": pl.Series(values.flatten().numpy()[is_there]).fill_nan(None),
+            "similar" if name == "item" else "item": artifact.items.values.gather(places),
+            "score": pl.Series(ranked.scores.flatten().numpy()[is_there]).fill_nan(None),
         }
-        if dataset.titles is not None:
-            columns["title"] = pl.Series(dataset.titles).gather(found)
+        if artifact.titles is not None:
+            columns["title"] = pl.Series([artifact.titles[place] for place in places], dtype=pl.String)
         return pl.DataFrame(columns)
-
-
-class _UnitRows:
-    """Vectors of length one, made where they are indexed."""
-
-    def __init__(self, vectors: torch.Tensor) -> None:
-        self.vectors = vectors
-
-    def __len__(self) -> int:
-        return self.vectors.size(0)
-
-    def __getitem__(self, rows: torch.Tensor) -> torch.Tensor:
-        return F.normalize(self.vectors[rows], dim=1)
-
-
-def _alike(vectors: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and items of the k whose vectors are nearest to those of the rows, themselves left out, (R, k)."""
-    n_items, found = vectors.size(0), []
-    for part in torch.split(torch.arange(n_items), max(1, _UNIT_BLOCK // (4 * vectors.size(1)))):
-        start, width = int(part[0]), part.numel()
-        itself = Ragged((torch.arange(n_items + 1) - start).clamp(0, width), torch.arange(width))
-        unit = F.normalize(vectors[start : start + width], dim=1)
-        values, indices = top_k(_UnitRows(vectors), unit, min(k, width), exclude=itself, rows=rows)
-        found.append((values, torch.where(indices < 0, indices, indices + start)))
-    values, indices = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
-    best, order = values.sort(dim=1, descending=True, stable=True)  # equal ones stay in the order of the items
-    return best[:, :k], indices.gather(1, order[:, :k])
 
 
 def _rows(ids: IdMap, wanted: Any) -> torch.Tensor:

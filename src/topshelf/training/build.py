@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from topshelf.models import MODELS, Model
 from topshelf.models.blend import NOT_TRAINED, Blend
 from topshelf.negatives import NEGATIVES, Negatives
 from topshelf.queries import Context, QuerySet
-from topshelf.registry import lookup
+from topshelf.registry import lookup, named
 from topshelf.training.batches import Batches, stream
 from topshelf.training.heads import PartitionHead
 from topshelf.training.objective import CatalogueObjective
@@ -77,6 +77,22 @@ def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
         effective_n = config.negatives.paper_n if negatives.stands_for_catalogue else negatives.n
     update = {"kind": kind, "n": negatives.n, "effective_n": effective_n}
     return config.negatives.model_copy(update=update)
+
+
+def components(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections of a config in which classes and instances may stand for names, as plain values."""
+    kinds: dict[str, tuple[str, Mapping[str, type[Any]], type[Any]]] = {
+        "model": ("name", {**MODELS, **_MADE_OF_RUNS}, Model),
+        "loss": ("name", LOSSES, Loss),
+        "negatives": ("kind", NEGATIVES, Negatives),
+        "threshold": ("estimator", ESTIMATORS, Estimator),
+    }
+    plain = dict(sections)
+    for section, (key, registry, base) in kinds.items():
+        if section in plain and not isinstance(plain[section], Mapping):
+            described = named(plain[section], registry, base, section)
+            plain[section] = {key: described.pop("name"), **described}
+    return plain
 
 
 def model_class(name: str) -> type[Model]:

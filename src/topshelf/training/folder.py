@@ -9,6 +9,7 @@ RUN/
   model.safetensors         the chosen weights
   interactions.safetensors  train, validation and test lists, and what no part has (the seen lists of serving)
   users.parquet items.parquet   id maps, and titles where there are any
+  artifact.safetensors      what answers: vectors, what each user has, popularity (:mod:`topshelf.artifact`)
   checkpoint.safetensors    the trainer's whole state, for --resume
 
 The folder appears whole, with everything down to the data, or not at all. One process at a time writes to it. The run's
@@ -24,7 +25,7 @@ import re
 import secrets
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from importlib import metadata
@@ -36,10 +37,11 @@ import polars as pl
 import torch
 
 from topshelf import files
-from topshelf.config import RunConfig, edits, make_config, parse_toml, read_config, to_toml
+from topshelf.config import RunConfig, class_names, edits, make_config, parse_toml, read_config, to_toml
 from topshelf.data import Dataset, IdMap, Interactions, Split
 from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfWarning
 from topshelf.ragged import Ragged
+from topshelf.registry import check_allowed
 from topshelf.training import checkpoint
 
 _FORMAT = 1
@@ -62,6 +64,7 @@ class RunFolder:
         self.users = self.path / "users.parquet"
         self.items = self.path / "items.parquet"
         self.checkpoint = self.path / "checkpoint.safetensors"
+        self.artifact = self.path / "artifact.safetensors"
 
     @classmethod
     @contextmanager
@@ -142,11 +145,14 @@ class RunFolder:
     def is_finished(self) -> bool:
         return self.metrics.exists()
 
-    def load_config(self) -> RunConfig:
+    def load_config(self, allow: Collection[str] = ()) -> RunConfig:
+        """The run's config. Classes of other packages must be imported already, or their modules be in ``allow``."""
         values = read_config(self.config)
         if self.identity is not None:
             self._check_config(values)
-        return make_config(values)
+        config = make_config(values)
+        check_allowed(class_names(config), allow, self.config)
+        return config
 
     def _check_config(self, values: Mapping[str, Any]) -> None:
         """Refuse another run's config and one that was cut off; say what a person has changed."""
@@ -192,13 +198,22 @@ class RunFolder:
         files.write(self.users, pl.DataFrame({"id": split.users.values}).write_parquet)
         files.write(self.items, pl.DataFrame(items).write_parquet)
 
-    def load_dataset(self) -> Dataset:
-        """The data, checked: every index in it may reach compiled code."""
-        self._check_data_files()
-        state = checkpoint.load(self.interactions)
+    def load_ids(self) -> tuple[IdMap, IdMap, list[str] | None]:
+        """The ids of users and items, and the titles of the items where there are any."""
+        self._check_data_files(self.users, self.items)
         users, items = _read_parquet(self.users), _read_parquet(self.items)
         try:
-            maps = _ids(users), _ids(items)
+            titles = items["title"].cast(pl.String).to_list() if "title" in items.columns else None
+            return _ids(users), _ids(items), titles
+        except (TypeError, ValueError, DataError, pl.exceptions.PolarsError) as error:
+            raise CheckpointError(f"{self.path} is damaged: its ids cannot be read: {error}") from None
+
+    def load_dataset(self) -> Dataset:
+        """The data, checked: every index in it may reach compiled code."""
+        self._check_data_files(self.interactions, self.users, self.items)
+        state = checkpoint.load(self.interactions)
+        *maps, titles = self.load_ids()
+        try:
             if state.get("n_items", len(maps[1])) != len(maps[1]):
                 raise DataError(f"there must be {state['n_items']} items, got {len(maps[1])} ids")
             parts = {name: _interactions(state[name], name, *maps) for name in _PARTS if name in state}
@@ -206,14 +221,13 @@ class RunFolder:
             _check_disjoint(parts)
             if not len(split.train):
                 raise DataError("the train part must hold interactions, got none")
-            titles = items["title"].cast(pl.String).to_list() if "title" in items.columns else None
             return Dataset(str(state["name"]), split, titles)
         except (KeyError, AttributeError, TypeError, ValueError, DataError, pl.exceptions.PolarsError) as error:
             raise CheckpointError(f"{self.path} is damaged: its data do not fit together: {error}") from None
 
-    def _check_data_files(self) -> None:
+    def _check_data_files(self, *paths: Path) -> None:
         sums = {} if self.identity is None else self.identity.get("sha256")
-        for path in (self.interactions, self.users, self.items):
+        for path in paths:
             if not path.is_file():
                 raise CheckpointError(f"{self.path} is damaged: {path.name} is missing")
             if self.identity is not None and (not isinstance(sums, dict) or sums.get(path.name) != files.digest(path)):
@@ -230,6 +244,13 @@ class RunFolder:
                 f"{self.path} has no model yet: its run is not finished. Finish it: topshelf train --resume {self.path}"
             )
         return checkpoint.load(self.model, run=self.run)
+
+    def save_artifact(self, state: dict[str, Any]) -> None:
+        checkpoint.save(self.artifact, state, run=self.run)
+
+    def load_artifact(self) -> dict[str, Any]:
+        """Tensors that are mapped into memory, not read; their checksums are compared."""
+        return checkpoint.load(self.artifact, run=self.run)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         checkpoint.save(self.checkpoint, state, run=self.run)

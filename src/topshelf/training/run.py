@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +40,10 @@ class Fitted:
         """What the model has learned from, of each user."""
         lists = Lists.of(self.dataset.split, "cpu")
         return lists.histories(self.config) if self.is_final else lists.train
+
+    def seen(self) -> Ragged:
+        """All that each user has, whatever the model has learned from."""
+        return Lists.of(self.dataset.split, "cpu").everything()
 
     def evaluate(
         self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None, *, part: str = "test"
@@ -140,28 +145,32 @@ def fit(
         return _finish(phases, dataset, folder, None)
 
 
-def resume(out: str | Path, *, quiet: bool = True) -> Fitted:
-    """Continue a run that was stopped; it ends as it would have ended uninterrupted. A finished run is loaded."""
+def resume(out: str | Path, *, quiet: bool = True, allow: Collection[str] = ()) -> Fitted:
+    """Continue a run that was stopped; it ends as it would have ended uninterrupted. A finished run is loaded.
+
+    ``allow``: modules of other packages that the folder's config may name (see :func:`load`).
+    """
     if RunFolder.open(out).is_finished:
-        return load(out)
+        return load(out, allow=allow)
     with RunFolder.resume(out) as folder:
         if folder.is_finished:  # by another process, before the lock was ours
-            return load(out)
-        config, dataset, state = folder.load_config(), folder.load_dataset(), folder.load_checkpoint()
+            return load(out, allow=allow)
+        config, dataset, state = folder.load_config(allow), folder.load_dataset(), folder.load_checkpoint()
         return _finish(_phases(config, dataset, quiet), dataset, folder, state)
 
 
-def load(out: str | Path) -> Fitted:
-    """The model that a run folder holds; a :class:`TopshelfWarning` says so if its run is not finished."""
+def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
+    """The model that a run folder holds; a :class:`TopshelfWarning` says so if its run is not finished.
+
+    A folder may name classes of other packages. Nothing is imported because a folder says so: import their modules
+    first, or name them in ``allow``.
+    """
     folder = RunFolder.open(out)
-    config, dataset, state = folder.load_config(), folder.load_dataset(), folder.load_model()
+    config, dataset, state = folder.load_config(allow), folder.load_dataset(), folder.load_model()
     if folder.is_finished:
         folder.load_metrics()  # refused where they are of another model
-    model = build_model(config, dataset.split.n_users, dataset.split.n_items)
-    try:
-        outcome = Outcome.of(model, state)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-        raise CheckpointError(f"{folder.model} does not fit its config, or is damaged: {error}") from None
+    outcome = _outcome(folder, config, dataset.split.n_users, dataset.split.n_items, state)
+    model = outcome.model
     _check_seen(folder, config, dataset, state)
     # Until its last phase is over, a run's model is that of the first, which has seen train alone.
     is_final = "refit" in state or folder.is_finished
@@ -169,6 +178,18 @@ def load(out: str | Path) -> Fitted:
     model.attach(Context(fitted.histories(), model.n_items))
     folder.say_if_unfinished(outcome.best_epoch)
     return fitted
+
+
+def load_model(folder: RunFolder, config: RunConfig, n_users: int, n_items: int) -> Model:
+    """The model of a finished run alone, without its data: nothing is attached to it."""
+    return _outcome(folder, config, n_users, n_items, folder.load_model()).model
+
+
+def _outcome(folder: RunFolder, config: RunConfig, n_users: int, n_items: int, state: dict[str, Any]) -> Outcome:
+    try:
+        return Outcome.of(build_model(config, n_users, n_items), state)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        raise CheckpointError(f"{folder.model} does not fit its config, or is damaged: {error}") from None
 
 
 def _check_seen(folder: RunFolder, config: RunConfig, dataset: Dataset, state: dict[str, Any]) -> None:
@@ -214,4 +235,28 @@ def _keep(folder: RunFolder, fitted: Fitted) -> None:
     names = ("model", "best_epoch", "seconds", "valid_score", "measured")
     state = Outcome(*(getattr(fitted, name) for name in names)).state_dict()
     folder.save_model({**state, "refit": fitted.config.train.refit})  # what it has seen, should nothing more be written
+    folder.save_artifact(answers(fitted))
     folder.save_metrics(fitted.summary())
+
+
+@torch.no_grad()
+def answers(fitted: Fitted) -> dict[str, Any]:
+    """What :class:`topshelf.artifact.Artifact` keeps of a run: plain tensors.
+
+    Vectors are kept where the known queries are a table. Where they are made of histories, those are kept.
+    """
+    model, learned = fitted.model, fitted.histories()
+    state: dict[str, Any] = {
+        "seen": _arrays(fitted.seen()),
+        "n_learned": learned.counts,
+        "counts": torch.bincount(learned.indices, minlength=model.n_items).float(),
+    }
+    device = next(iter(model.state_dict().values())).device
+    queries = model.encode_queries(QuerySet.known(model.n_queries, device))
+    if isinstance(queries, torch.Tensor):
+        return {**state, "queries": queries.cpu(), "items": model.encode_items().cpu()}
+    return {**state, "learned": _arrays(learned)}
+
+
+def _arrays(lists: Ragged) -> dict[str, torch.Tensor]:
+    return {"indptr": lists.indptr, "indices": lists.indices}

@@ -1,0 +1,237 @@
+"""What answers: vectors, ids, what each user has, titles. Recommender, command line and servers are thin over it.
+
+A run folder's ``artifact.safetensors`` is mapped into memory, so opening costs little whatever its size. It holds item
+vectors and those of the known queries as they are scored; models whose queries are made of histories (EASE and its
+kin) are their own encoder and are loaded when they are first asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from topshelf.config import RunConfig
+from topshelf.data import IdMap
+from topshelf.errors import CheckpointError, DataError, at_least, whole
+from topshelf.models import Model
+from topshelf.queries import Context, QuerySet
+from topshelf.ragged import Ragged
+from topshelf.ranking import Queries, top_k
+from topshelf.training import Fitted, load
+from topshelf.training.folder import RunFolder
+from topshelf.training.run import answers, load_model
+
+_UNIT_BLOCK = 1 << 26  # bytes of unit vectors at once: an item-item model has as many as items, as long
+
+
+class Ranked(NamedTuple):
+    """The first k places of each query, best first; -1 and -inf where there are fewer items.
+
+    Scores are NaN in the lists of queries of whom nothing is known: those are the most popular items.
+    """
+
+    scores: Tensor  # (Q, k)
+    items: Tensor  # (Q, k)
+
+
+@dataclass(eq=False)
+class Artifact:
+    """A fitted model as lists are made with it.
+
+    config     the run's; its k is the default length of a list
+    users      ids of the known queries, by row; items: ids of the items; titles: theirs, where known
+    seen       what each known user has, whatever the model has learned from
+    n_learned  (U,) how many items of each known user the model has learned from
+    counts     (I,) how often each item was learned from: the popularity that unknown users get
+    """
+
+    config: RunConfig
+    users: IdMap
+    items: IdMap
+    titles: list[str] | None
+    seen: Ragged
+    n_learned: Tensor
+    counts: Tensor
+    _stored: dict[str, Tensor]  # "queries" and "items" where the vectors are kept
+    _load: Callable[[], Model]
+
+    @classmethod
+    def of(cls, fitted: Fitted) -> Artifact:
+        """Of a model in memory."""
+        split = fitted.dataset.split
+        ids = (split.users, split.items, fitted.dataset.titles)
+        return cls._from(answers(fitted), fitted.config, *ids, lambda: fitted.model)
+
+    @classmethod
+    def open(cls, path: str | Path, *, allow: Collection[str] = ()) -> Artifact:
+        """Of a run folder. One that is not finished, or of an earlier version, is loaded as a whole."""
+        folder = RunFolder.open(path)
+        config = folder.load_config(allow)
+        if not folder.is_finished or not folder.artifact.exists():
+            return cls.of(load(path, allow=allow))
+        folder.load_metrics()  # refused where they are of another model
+        users, items, titles = folder.load_ids()
+        try:
+            state = _checked(folder.load_artifact(), len(users), len(items))
+        except (KeyError, TypeError, ValueError, AttributeError, DataError) as error:
+            raise CheckpointError(f"{folder.artifact} is damaged, or does not fit its folder: {error}") from None
+
+        def encoder() -> Model:
+            model = load_model(folder, config, len(users), len(items))
+            if "learned" in state:
+                model.attach(Context(_lists(state["learned"]), model.n_items))
+            return model
+
+        return cls._from(state, config, users, items, titles, encoder)
+
+    @classmethod
+    def _from(
+        cls,
+        state: dict[str, Any],
+        config: RunConfig,
+        users: IdMap,
+        items: IdMap,
+        titles: list[str] | None,
+        encoder: Callable[[], Model],
+    ) -> Artifact:
+        stored: dict[str, Tensor] = {name: state[name] for name in ("queries", "items") if name in state}
+        seen, counts = _lists(state["seen"]), state["counts"]
+        return cls(config, users, items, titles, seen, state["n_learned"], counts, stored, encoder)
+
+    @cached_property
+    def model(self) -> Model:
+        """The encoder; loaded when it is first needed."""
+        return self._load()
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        """Of all items, (I, d), on the CPU."""
+        if "items" in self._stored:
+            return self._stored["items"]
+        with torch.no_grad():
+            return self.model.encode_items().cpu()
+
+    @torch.no_grad()
+    def encode(self, queries: QuerySet) -> Queries:
+        """Vectors of the queries; a kind that the model cannot encode is refused."""
+        if queries.rows is not None:
+            queries = queries if queries.is_all else QuerySet(rows=queries.rows.clamp(min=0))
+            if "queries" in self._stored:
+                return queries.take(self._stored["queries"])
+        self.model.check_takes(queries.kind)
+        return self.model.encode_queries(queries)
+
+    def rank(
+        self,
+        queries: QuerySet,
+        k: int | None = None,
+        *,
+        exclude: Ragged | None = None,
+        allow: Tensor | None = None,
+    ) -> Ranked:
+        """The best ``k`` items of each query.
+
+        ``exclude``: one list per query of items that are not listed, such as ``seen.select(rows)``. ``allow (A,)``: the
+        items that may be listed, for all queries, such as those in stock; all when None. Queries of whom the model has
+        learned nothing, rows of -1, and empty histories get the most popular items, without scores.
+        """
+        allowed = None if allow is None else _allowed(allow, len(self.items))
+        n = len(self.items) if allowed is None else allowed.numel()
+        k = min(self.config.k if k is None else at_least("k", whole("k", k), 1), n)
+        if exclude is not None and allowed is not None:
+            exclude = _places(exclude, allowed, len(self.items))
+        scores, items = self._best(self.encode(queries), self.vectors, k, exclude, allowed)
+        unknown = (~self._is_known(queries)).nonzero().squeeze(1)
+        if unknown.numel():
+            lists = None if exclude is None else exclude.select(unknown)
+            popular = self._best(torch.ones(unknown.numel(), 1), self.counts.unsqueeze(1), k, lists, allowed)[1]
+            scores[unknown], items[unknown] = torch.nan, popular
+        return Ranked(scores, items)
+
+    def similar(self, rows: Tensor, k: int = 10) -> Ranked:
+        """The ``k`` items whose vectors point the same way as each of the items ``rows (R,)``, itself left out."""
+        vectors = self.vectors
+        n_items, parts = vectors.size(0), []
+        k = min(at_least("k", whole("k", k), 1), n_items)
+        wanted = F.normalize(vectors[rows], dim=1)
+        for start, unit in self._unit_blocks():
+            inside = (rows >= start) & (rows < start + unit.size(0))
+            itself = Ragged(F.pad(inside.long().cumsum(0), (1, 0)), rows[inside] - start)
+            scores, items = top_k(wanted, unit, min(k, unit.size(0)), exclude=itself)
+            parts.append((scores, torch.where(items < 0, items, items + start)))
+        scores, items = (torch.cat(some, 1) for some in zip(*parts, strict=True))
+        best, order = scores.sort(dim=1, descending=True, stable=True)  # equal ones stay in the order of the items
+        return Ranked(best[:, :k], items.gather(1, order[:, :k]))
+
+    @cached_property
+    def _unit(self) -> Tensor:
+        return F.normalize(self.vectors, dim=1)
+
+    def _unit_blocks(self) -> list[tuple[int, Tensor]] | Any:
+        """Blocks of unit item vectors with their first item; kept where they all fit one block."""
+        vectors = self.vectors
+        width = max(1, _UNIT_BLOCK // (4 * vectors.size(1)))
+        if width >= vectors.size(0):
+            return [(0, self._unit)]
+        starts = range(0, vectors.size(0), width)
+        return ((start, F.normalize(vectors[start : start + width], dim=1)) for start in starts)
+
+    def _best(
+        self, queries: Queries, items: Tensor, k: int, exclude: Ragged | None, allowed: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if allowed is None:
+            return top_k(queries, items, k, exclude=exclude)
+        scores, places = top_k(queries, items[allowed], k, exclude=exclude)
+        return scores, torch.where(places < 0, places, allowed[places.clamp(min=0)])
+
+    def _is_known(self, queries: QuerySet) -> Tensor:
+        if queries.rows is not None:
+            return (queries.rows >= 0) & (self.n_learned[queries.rows.clamp(min=0)] > 0)
+        lists = queries.history if queries.history is not None else queries.sequence
+        return torch.ones(len(queries), dtype=torch.bool) if lists is None else lists.counts > 0
+
+
+def _lists(state: dict[str, Tensor]) -> Ragged:
+    return Ragged(state["indptr"], state["indices"])
+
+
+def _allowed(allow: Tensor, n_items: int) -> Tensor:
+    """Items that may be listed, ascending, so that equal scores keep their order."""
+    allowed = torch.unique(torch.as_tensor(allow, dtype=torch.int64))
+    if not allowed.numel() or int(allowed[0]) < 0 or int(allowed[-1]) >= n_items:
+        got = "none" if not allowed.numel() else f"{int(allowed[0])} to {int(allowed[-1])}"
+        raise DataError(f"allow must hold at least one item index from 0 to {n_items - 1}, got {got}")
+    return allowed
+
+
+def _places(lists: Ragged, allowed: Tensor, n_items: int) -> Ragged:
+    """Lists of items as places among the allowed ones; the others are not listed anyway."""
+    place = torch.full((n_items,), -1)
+    place[allowed] = torch.arange(allowed.numel())
+    places = place[lists.indices]
+    is_there = places >= 0
+    return Ragged(F.pad(is_there.cumsum(0), (1, 0))[lists.indptr], places[is_there])
+
+
+def _checked(state: dict[str, Any], n_users: int, n_items: int) -> dict[str, Any]:
+    """What a file says must fit the ids. Lists are checked where they are read, a few at a time."""
+    shapes = {"n_learned": (n_users,), "counts": (n_items,)}
+    for name, shape in shapes.items():
+        if tuple(state[name].shape) != shape:
+            raise ValueError(f"{name} must have shape {shape}, got {tuple(state[name].shape)}")
+    for name, n in (("queries", n_users), ("items", n_items)):
+        if name in state and (state[name].dim() != 2 or state[name].size(0) != n):
+            raise ValueError(f"{name} must be {n} vectors, got shape {tuple(state[name].shape)}")
+    if "queries" in state and state["queries"].size(1) != state["items"].size(1):
+        raise ValueError("vectors of queries and items must be of one length")
+    for name in ("seen", "learned"):
+        if name in state:
+            _lists(state[name]).check(n_items, name, n_lists=n_users, unique=True)
+    return state
