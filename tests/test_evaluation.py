@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lists import ragged
-from topshelf import evaluation
+from topshelf import measurement
 from topshelf.data import IdMap, Interactions
 from topshelf.errors import ConfigError, DataError, TopshelfError
 from topshelf.evaluation import PROTOCOLS, Evaluation, compare, evaluate, ndcg
@@ -176,8 +176,8 @@ def test_small_tiles_of_users_change_nothing(protocol, monkeypatch):
     options = {"train": train, "valid": valid, "protocol": protocol, "cutoffs": (5, 10)}
     whole = evaluate(queries, items, test, **options)
     for name in ("ranked_tiles", "ranked_rows"):
-        small = partial(getattr(evaluation, name), workspace=4 * 80 * 3)
-        monkeypatch.setattr(evaluation, name, small)
+        small = partial(getattr(measurement, name), workspace=4 * 80 * 3)
+        monkeypatch.setattr(measurement, name, small)
     assert_same(whole, evaluate(queries, items, test, **options))
 
 
