@@ -24,7 +24,7 @@ from topshelf import kernels
 from topshelf.data import Interactions
 from topshelf.errors import ConfigError, DataError, at_least, one_of
 from topshelf.evalset import EMPTY, GIVEN, PROTOCOLS, EvalSet, ItemLists, list_set, protocol_set
-from topshelf.measurement import BLOCK, in_blocks, measure, ranked_places
+from topshelf.measurement import in_blocks, measure, ranked_places
 from topshelf.metrics import GAINS, METRICS, catalogue_coverage, ndcg_at_k, popularity_lift
 from topshelf.ragged import Ragged
 from topshelf.ranked_lists import first_places, read_lists, warn_of_misses
@@ -219,9 +219,8 @@ def ndcg(queries: Queries, items: Tensor, relevant: Ragged, exclude: Ragged | No
         raise DataError("relevant must hold at least one item for at least one query, got none")
     total = 0.0
     tiles = ((indices,) for _, _, indices in ranked_tiles(queries, items, k, exclude=exclude, rows=users))
-    for part, places in zip(users.split(BLOCK), in_blocks(tiles, []), strict=True):
-        rows = part.to(relevant.indptr.device)
-        wanted = relevant.checked_select(rows, items.size(0), "relevant").to("cpu")
+    for part, places in in_blocks(users, tiles, []):
+        wanted = relevant.checked_select(part.to(relevant.indptr.device), items.size(0), "relevant").to("cpu")
         total += float(ndcg_at_k(kernels.hits(places, wanted.indptr, wanted.indices), wanted.counts).sum())
     return total / users.numel()
 
@@ -291,11 +290,11 @@ def _checked_cutoffs(cutoffs: Sequence[int], n_items: int) -> tuple[int, ...]:
 
 
 def _vectors(name: str, given: Any) -> Any:
-    """Vectors (n, d) as a tensor, or what hands out rows of them."""
+    """Vectors (n, d) as a tensor, or what gives rows of them."""
     if isinstance(given, np.ndarray):
         if given.dtype.kind not in "fiub":
             raise DataError(f"{name} must be numbers, got an array of {given.dtype}")
-        given = torch.from_numpy(np.ascontiguousarray(given))
+        given = torch.from_numpy(np.require(given, requirements=["C", "W"]))
         given = given if given.is_floating_point() else given.float()
     if name == "items" and not isinstance(given, Tensor):
         raise DataError(f"items must be a tensor or an array (I, d), got {type(given).__name__}")

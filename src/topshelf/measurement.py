@@ -42,7 +42,7 @@ def measure(
     """
     users, counts, blocks = evalset.evaluated, list[list[Tensor]](), list[Tensor]()
     between = torch.zeros(len(cutoffs), n_items, dtype=torch.int64)
-    for part, places in zip(users.split(BLOCK), in_blocks(tiles, counts), strict=True):
+    for part, places in in_blocks(users, tiles, counts):
         gains, n_relevant, ideal = evalset.ranked_gains(part, places)
         values = every_metric(gains, n_relevant, cutoffs, ideal)
         blocks.append(torch.stack(list(values.values())))
@@ -57,8 +57,10 @@ def measure(
     return per_user, dict(zip(cutoffs, exposure, strict=True))
 
 
-def in_blocks(tiles: Iterable[tuple[Tensor, ...]], counts: list[list[Tensor]]) -> Iterator[Tensor]:
-    """Places by blocks of ``BLOCK`` users, on the CPU; what else is in a tile is put into ``counts``.
+def in_blocks(
+    users: Tensor, tiles: Iterable[tuple[Tensor, ...]], counts: list[list[Tensor]]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Blocks of ``BLOCK`` users with their places, on the CPU; what else is in a tile is put into ``counts``.
 
     Many small operations on each tile would cost more than its ranking, and a product of a whole block gives the same
     bits whatever the tiles were.
@@ -70,9 +72,11 @@ def in_blocks(tiles: Iterable[tuple[Tensor, ...]], counts: list[list[Tensor]]) -
         if sum(map(len, waiting)) >= BLOCK:
             blocks = torch.cat(waiting).split(BLOCK)
             waiting = [block for block in blocks if len(block) < BLOCK]
-            yield from blocks[: len(blocks) - len(waiting)]
+            for block in blocks[: len(blocks) - len(waiting)]:
+                yield users[:BLOCK], block
+                users = users[BLOCK:]
     if waiting:
-        yield torch.cat(waiting)
+        yield users, torch.cat(waiting)
 
 
 def _user_auc(counts: list[list[Tensor]], targets: Ragged, n_ranked: Tensor) -> Tensor:

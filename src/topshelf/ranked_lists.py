@@ -18,6 +18,7 @@ from topshelf.ranking import NO_ITEM
 
 UNKNOWN = -2  # at a place whose item is not in the catalogue
 _ANY_ITEM = 1 << 62
+_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def read_lists(lists: Any, n_users: int, n_items: int, known: Interactions | None) -> tuple[Ragged, int]:
@@ -26,7 +27,7 @@ def read_lists(lists: Any, n_users: int, n_items: int, known: Interactions | Non
     ``known`` has the ids of frames and dicts. Repeated items are refused.
     """
     n_strangers = 0
-    if isinstance(lists, Mapping) or hasattr(lists, "columns"):
+    if isinstance(lists, Mapping) or hasattr(type(lists), "columns"):
         if known is None:
             raise DataError("relevant must be Interactions where lists are named by ids: their id maps are needed")
         rows, items, n_strangers = (_of_dict if isinstance(lists, Mapping) else _of_frame)(lists, known)
@@ -107,17 +108,18 @@ def _of_frame(frame: Any, known: Interactions) -> tuple[np.ndarray, np.ndarray, 
 
 
 def _of_array(lists: Any) -> Ragged:
-    table = torch.from_numpy(np.ascontiguousarray(lists)) if isinstance(lists, np.ndarray) else lists
-    if not isinstance(table, Tensor) or table.dim() != 2 or table.is_floating_point() or table.dtype == torch.bool:
-        got = f"{table.dtype} of shape {tuple(table.shape)}" if isinstance(table, Tensor) else type(lists).__name__
+    if isinstance(lists, np.ndarray) and lists.dtype.kind in "iu":
+        lists = torch.from_numpy(lists.astype(np.int64))
+    if not isinstance(lists, Tensor) or lists.dim() != 2 or lists.dtype not in _WHOLE:
+        got = f"{lists.dtype} of shape {tuple(lists.shape)}" if hasattr(lists, "dtype") else type(lists).__name__
         raise DataError(
             "lists must be a frame, a dict of user ids and item ids, a Ragged, or an array (users, places) of item "
             f"indices, got {got}"
         )
-    flat = table.flatten().to(torch.int64)
+    flat = lists.flatten().to(torch.int64)
     if bool((flat < NO_ITEM).any()):
         raise DataError(f"lists must hold item indices, or -1 at an empty place, got {int(flat.min())}")
-    return Ragged(torch.arange(table.size(0) + 1) * table.size(1), flat)
+    return Ragged(torch.arange(lists.size(0) + 1) * lists.size(1), flat)
 
 
 def _codes(ids: IdMap, values: list[Any]) -> np.ndarray:
