@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from lists import ragged
-from topshelf import evaluation
+from topshelf import measurement
 from topshelf.data import IdMap, Interactions
 from topshelf.errors import ConfigError, DataError, TopshelfError
-from topshelf.evaluation import PROTOCOLS, Evaluation, compare, evaluate, ndcg
+from topshelf.evaluation import PROTOCOLS, Evaluation, check_json, compare, conditions, evaluate, ndcg
 from topshelf.metrics import METRICS
 from topshelf.ragged import Ragged, merge, ragged_from_pairs
 
@@ -167,7 +167,7 @@ def assert_same(first: Evaluation, second: Evaluation) -> None:
     assert torch.equal(first.users, second.users)
     assert first.extras == second.extras
     for name, values in first.per_user.items():
-        torch.testing.assert_close(second.per_user[name], values, equal_nan=True, msg=name)
+        torch.testing.assert_close(second.per_user[name], values, equal_nan=True, rtol=0, atol=0, msg=name)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -176,8 +176,8 @@ def test_small_tiles_of_users_change_nothing(protocol, monkeypatch):
     options = {"train": train, "valid": valid, "protocol": protocol, "cutoffs": (5, 10)}
     whole = evaluate(queries, items, test, **options)
     for name in ("ranked_tiles", "ranked_rows"):
-        small = partial(getattr(evaluation, name), workspace=4 * 80 * 3)
-        monkeypatch.setattr(evaluation, name, small)
+        small = partial(getattr(measurement, name), workspace=4 * 80 * 3)
+        monkeypatch.setattr(measurement, name, small)
     assert_same(whole, evaluate(queries, items, test, **options))
 
 
@@ -226,12 +226,40 @@ def test_intervals_hold_their_means_and_follow_the_seed():
 def test_json_holds_means_intervals_and_counts():
     found = hand_worked("paper").to_json()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found["protocol"] == "paper"
+    assert (found["protocol"], found["empty"], found["gain"]) == ("paper", "zero", "binary")
     assert found["cutoffs"] == [2, 4]
     assert (found["n_evaluated"], found["n_skipped"]) == (3, 0)
     assert found["mean"]["recall@2"] == pytest.approx((1 / 2 + 0 + 1) / 3)
     assert len(found["interval"]["recall@2"]) == 2
     assert found["extras"]["coverage@2"] == pytest.approx(3 / 6)
+
+
+def test_json_is_checked_and_files_of_earlier_versions_are_accepted():
+    written = hand_worked("paper").to_json()
+    check_json(written)
+    check_json({key: value for key, value in written.items() if key not in ("empty", "gain")})
+    check_json({**written, "protocol": "given"})
+    for key, value in {"empty": "nothing", "gain": "log", "protocol": "mine"}.items():
+        with pytest.raises(ConfigError, match=f"{key} must be one of .*, got '{value}'"):
+            check_json({**written, key: value})
+    with pytest.raises(ValueError, match="numbers for each of them"):
+        check_json({**written, "mean": written["mean"] | {"ndcg@2": "high"}})
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        ({"protocol": "standard"}, "protocol standard; users with nothing to find are left out"),
+        ({"protocol": "paper"}, "protocol paper; users with nothing to find count as 0"),
+        ({"protocol": "paper", "empty": "one"}, "protocol paper; users with nothing to find count as 1"),
+        (
+            {"protocol": "given", "empty": "skip", "gain": "exponential"},
+            "protocol given; users with nothing to find are left out; NDCG of exponential gains",
+        ),
+    ],
+)
+def test_a_number_is_shown_with_its_protocol_and_what_empty_users_are_worth(shown, text):
+    assert conditions(shown) == text
 
 
 def test_a_cutoff_beyond_the_catalogue_is_refused_with_both_numbers():

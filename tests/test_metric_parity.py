@@ -1,6 +1,8 @@
-"""Our metrics against trec_eval and scikit-learn, with and without tied scores."""
+"""Our metrics against trec_eval, scikit-learn and torchmetrics, with and without tied scores, binary and graded."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import pytrec_eval
@@ -8,7 +10,9 @@ import torch
 from sklearn.metrics import ndcg_score, roc_auc_score
 from torch import Tensor
 
-from topshelf.evaluation import evaluate
+from topshelf.evalset import EvalSet
+from topshelf.evaluation import evaluate, evaluate_set
+from topshelf.metrics import GAINS
 from topshelf.ragged import Ragged, ragged_from_pairs
 from topshelf.ranking import top_k
 
@@ -120,3 +124,46 @@ def test_auc_equals_scikit_learn(tied):
         kept = sorted(set(range(N_ITEMS)) - set(row(train, user)))
         labels = [item in row(relevant, user) for item in kept]
         assert float(ours[user]) == pytest.approx(roc_auc_score(labels, scores[user, kept]), rel=1e-12)
+
+
+def graded_problem() -> tuple[Tensor, Tensor, EvalSet, Tensor]:
+    """Grades 0 to 4 of every item, as a table (U, I); half of them are 0."""
+    queries, items, _, _ = problem(5, tied=False)
+    draw = torch.Generator().manual_seed(6)
+    grades = torch.randint(-4, 5, (N_USERS, N_ITEMS), generator=draw).clamp(min=0)
+    every = ragged_from_pairs(*torch.ones_like(grades).nonzero(as_tuple=True), N_USERS)
+    return queries, items, EvalSet(range(N_USERS), every, grades=grades.flatten()), grades
+
+
+@pytest.mark.parametrize("gain", GAINS)
+def test_graded_ndcg_equals_scikit_learn(gain):
+    queries, items, evalset, grades = graded_problem()
+    ours = evaluate_set(queries, items, replace(evalset, gain=gain), CUTOFFS).per_user
+    gains = (2.0**grades - 1 if gain == "exponential" else grades.double()).numpy()
+    for k in CUTOFFS:
+        for user in range(N_USERS):
+            scores = (queries[user : user + 1] @ items.T).numpy()
+            expected = ndcg_score(gains[user : user + 1], scores, k=k, ignore_ties=True)
+            assert float(ours[f"ndcg@{k}"][user]) == pytest.approx(expected, rel=1e-12)
+
+
+def test_graded_metrics_equal_trec_eval():
+    queries, items, evalset, grades = graded_problem()
+    ours = evaluate_set(queries, items, replace(evalset, gain="linear"), CUTOFFS).per_user
+    judged = {str(u): {document(i): int(grades[u, i]) for i in range(N_ITEMS)} for u in range(N_USERS)}
+    measures = {f"{name}.{','.join(map(str, CUTOFFS))}" for name in ("ndcg_cut", "recall", "P", "success")}
+    nothing = ragged_from_pairs(*torch.zeros(2, 0, dtype=torch.int64), N_USERS)
+    rated = pytrec_eval.RelevanceEvaluator(judged, measures).evaluate(scored_run(queries, items, nothing))
+    for name in ("ndcg", "recall", "precision", "hit_rate"):
+        for k in CUTOFFS:
+            expected = [rated[str(u)][f"{TREC_NAMES[name]}_{k}"] for u in range(N_USERS)]
+            assert ours[f"{name}@{k}"].tolist() == pytest.approx(expected, rel=1e-12), (name, k)
+
+
+def test_graded_ndcg_equals_torchmetrics():
+    functional = pytest.importorskip("torchmetrics.functional.retrieval")
+    queries, items, evalset, grades = graded_problem()
+    ours = evaluate_set(queries, items, replace(evalset, gain="linear"), (10,)).per_user["ndcg@10"]
+    for user in range(N_USERS):
+        expected = functional.retrieval_normalized_dcg(queries[user] @ items.T, grades[user], top_k=10)
+        assert float(ours[user]) == pytest.approx(float(expected), rel=1e-6)

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from topshelf.errors import DataError
-from topshelf.metrics import METRICS, auc, catalogue_coverage, item_exposure, popularity_lift
+from topshelf.metrics import (
+    GAINS,
+    METRICS,
+    auc,
+    catalogue_coverage,
+    every_metric,
+    item_exposure,
+    ndcg_at_k,
+    popularity_lift,
+)
 
 
 def plain_ndcg(hits: list[int], n_relevant: int) -> float:
@@ -146,6 +155,107 @@ def test_rows_do_not_touch_each_other(name):
     n_relevant = hits.sum(1).long() + 2
     order = torch.randperm(20, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(METRICS[name](hits[order], n_relevant[order]), METRICS[name](hits, n_relevant)[order])
+
+
+def plain_graded_ndcg(grades: list[int], others: list[int], form: str) -> float:
+    """The grades at the places, and the grades of the items that are not listed."""
+    gain = {"exponential": lambda y: 2**y - 1, "linear": lambda y: y}[form]
+    best = sorted([*grades, *others], reverse=True)[: len(grades)]
+    worth, most = (sum(gain(y) / math.log2(r + 2) for r, y in enumerate(some)) for some in (grades, best))
+    return worth / most if most else 0.0
+
+
+def graded_ndcg(grades: list[int], others: list[int], form: str) -> float:
+    gains = GAINS[form](torch.tensor([grades]))
+    ideal = GAINS[form](torch.tensor([[*grades, *others]])).sort(descending=True).values
+    return float(ndcg_at_k(gains, ideal))
+
+
+grade_lists = st.lists(st.integers(0, 4), min_size=1, max_size=10)
+forms = pytest.mark.parametrize("form", GAINS)
+
+
+@forms
+@settings(max_examples=100, deadline=None)
+@given(grades=grade_lists, others=st.lists(st.integers(0, 4), max_size=6))
+def test_graded_ndcg_equals_its_reference(form, grades, others):
+    expected = plain_graded_ndcg(grades, others, form)
+    assert graded_ndcg(grades, others, form) == pytest.approx(expected, rel=1e-14)
+    assert 0 <= expected <= 1
+
+
+def test_graded_ndcg_by_hand():
+    ideal = 7 + 1 / math.log2(3)
+    assert graded_ndcg([0, 3], [1], "exponential") == pytest.approx(7 / math.log2(3) / ideal)
+    assert graded_ndcg([0, 3], [1], "linear") == pytest.approx(3 / math.log2(3) / (3 + 1 / math.log2(3)))
+
+
+@forms
+@settings(max_examples=60, deadline=None)
+@given(grades=grade_lists.filter(any))
+def test_the_perfect_order_is_worth_one_and_no_other_is_worth_more(form, grades):
+    assert graded_ndcg(sorted(grades, reverse=True), [], form) == pytest.approx(1, rel=1e-15)
+    assert graded_ndcg(grades, [], form) <= 1 + 1e-15
+
+
+@settings(max_examples=60, deadline=None)
+@given(hits=flag_lists, unlisted=st.integers(0, 10))
+def test_both_gains_and_the_binary_form_agree_on_zeros_and_ones(hits, unlisted):
+    binary = value_of("ndcg", hits, sum(hits) + unlisted)
+    for form in GAINS:
+        assert graded_ndcg(hits, [1] * unlisted, form) == pytest.approx(binary, rel=1e-14)
+
+
+@forms
+@settings(max_examples=60, deadline=None)
+@given(grades=grade_lists, others=st.lists(st.integers(0, 4), max_size=6), n=st.integers(1, 5))
+def test_irrelevant_items_that_are_not_listed_change_nothing(form, grades, others, n):
+    assert graded_ndcg(grades, [*others, *[0] * n], form) == graded_ndcg(grades, others, form)
+
+
+@forms
+@settings(max_examples=60, deadline=None)
+@given(grades=grade_lists, n=st.integers(1, 5))
+def test_irrelevant_items_after_all_others_change_nothing(form, grades, n):
+    assert graded_ndcg([*grades, *[0] * n], [], form) == pytest.approx(graded_ndcg(grades, [], form), rel=1e-14)
+
+
+@forms
+@settings(max_examples=60, deadline=None)
+@given(grades=grade_lists.filter(lambda grades: len(grades) > 1), data=st.data())
+def test_a_better_item_that_moves_up_never_lowers_ndcg(form, grades, data):
+    at = data.draw(st.integers(0, len(grades) - 2))
+    moved = [*grades[:at], *sorted(grades[at : at + 2], reverse=True), *grades[at + 2 :]]
+    assert graded_ndcg(moved, [], form) >= graded_ndcg(grades, [], form) - 1e-15
+
+
+@settings(max_examples=60, deadline=None)
+@given(grades=grade_lists)
+def test_a_factor_on_linear_gains_changes_nothing(grades):
+    gains, ideal = torch.tensor([grades]), torch.tensor([sorted(grades, reverse=True)])
+    assert float(ndcg_at_k(3 * gains, 3 * ideal)) == pytest.approx(float(ndcg_at_k(gains, ideal)), rel=1e-14)
+
+
+@pytest.mark.parametrize("name", [name for name in METRICS if name != "ndcg"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float64])
+def test_the_other_metrics_ask_only_whether_a_gain_is_above_zero(name, dtype):
+    gains = torch.tensor([[0, 3, 0, 7], [0.5, 0, 0, 1], [0, 0, 0, 0]]).to(dtype)
+    n_relevant = torch.tensor([3, 5, 2])
+    assert torch.equal(METRICS[name](gains, n_relevant), METRICS[name](gains > 0, n_relevant))
+
+
+@pytest.mark.parametrize("graded", [False, True])
+def test_every_metric_at_every_cutoff_at_once_is_each_of_them_alone(graded):
+    generator = torch.Generator().manual_seed(3)
+    gains = torch.randint(0, 4 if graded else 2, (50, 9), generator=generator).double()
+    n_relevant = (gains > 0).sum(1) + 2
+    ideal = gains.sort(descending=True).values if graded else None
+    values = every_metric(gains, n_relevant, (2, 9), ideal)
+    assert list(values) == [f"{name}@{k}" for name in METRICS for k in (2, 9)]
+    for name, metric in METRICS.items():
+        for k in (2, 9):
+            of = ideal if graded and name == "ndcg" else n_relevant
+            assert torch.equal(values[f"{name}@{k}"], metric(gains[:, :k], of))
 
 
 def plain_auc(scores: list[float], relevant: set[int], masked: set[int]) -> float:

@@ -48,6 +48,56 @@ def test_selecting_gives_the_lists_of_the_rows_in_that_order(lists, data):
 
 
 @modest
+@given(lists=st.lists(st.lists(st.integers(0, 20), max_size=6), min_size=1, max_size=6), data=st.data())
+def test_ordered_lists_with_repeats_are_selected_as_they_are(lists, data):
+    rows = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=8))
+    sequences = ragged(lists).check(21, "sequences")
+    chosen = sequences.checked_select(torch.tensor(rows, dtype=torch.int64), 21, "sequences")
+    assert lists_of(chosen) == [lists[row] for row in rows]
+
+
+def test_one_list_is_selected_without_a_copy():
+    lists = ragged([[1], [4, 2, 9], []])
+    one = lists.select(tensor([1]))
+    assert lists_of(one) == [[4, 2, 9]]
+    assert one.indices.data_ptr() == lists.indices[1:].data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices", "row"),
+    [([0, 1, 9], [2, 0], 1), ([0, -1, 2], [2, 0], 0), ([0, 2, 1], [2, 0], 1), ([0, 1, 2], [2, 5], 1)],
+)
+def test_a_checked_selection_refuses_its_own_lists_only(indptr, indices, row):
+    lists = Ragged(tensor(indptr), tensor(indices))
+    with pytest.raises(DataError, match="seen"):
+        lists.checked_select(tensor([row]), 5, "seen")
+    if indptr[1] == 1:
+        assert lists_of(lists.checked_select(tensor([0]), 5, "seen")) == [[2]]
+
+
+@modest
+@given(lists=LISTS, data=st.data())
+def test_finding_gives_the_place_of_an_index_in_its_list(lists, data):
+    where = st.tuples(st.integers(0, len(lists) - 1), st.integers(-1, 30))
+    pairs = data.draw(st.lists(where, max_size=10))
+    rows, indices = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T
+    flat = [(row, index) for row, some in enumerate(lists) for index in some]
+    expected = [flat.index(pair) if pair in flat else -1 for pair in pairs]
+    assert ragged(lists).find(rows, indices).tolist() == expected
+
+
+@modest
+@given(lists=LISTS, data=st.data())
+def test_entries_under_a_mask_stay_in_their_lists(lists, data):
+    kept = [[data.draw(st.booleans()) for _ in row] for row in lists]
+    mask = torch.tensor([flag for row in kept for flag in row], dtype=torch.bool)
+    expected = [
+        [index for index, flag in zip(row, flags, strict=True) if flag] for row, flags in zip(lists, kept, strict=True)
+    ]
+    assert lists_of(ragged(lists).where(mask)) == expected
+
+
+@modest
 @given(lists=LISTS, data=st.data())
 def test_merging_is_the_sorted_union_of_each_two_lists(lists, data):
     first = [[index for index in row if data.draw(st.booleans())] for row in lists]

@@ -257,6 +257,15 @@ def test_lists_that_reach_past_their_memory_are_refused_before_compiled_code_see
         count_above(torch.ones(1, 1), torch.ones(3, 1), lists)
 
 
+def test_only_the_lists_of_the_rows_are_read():
+    """Of two million interactions, one query's list is checked: the others may be on disk, or wrong."""
+    lists = Ragged(torch.tensor([0, 1, 2]), torch.tensor([1, 9]))
+    assert top_k(torch.ones(2, 1), torch.ones(3, 1), 2, exclude=lists, rows=torch.tensor([0]))[1].tolist() == [[0, 2]]
+    for rows in (torch.tensor([1]), None):
+        with pytest.raises(DataError, match="exclude names item 9 in list 1"):
+            top_k(torch.ones(2, 1), torch.ones(3, 1), 2, exclude=lists, rows=rows)
+
+
 @pytest.mark.parametrize("row", [-1, 2])
 def test_rows_that_are_not_there_are_refused(row):
     with pytest.raises(DataError, match="rows must be from 0 to 1, there being 2 queries, got"):

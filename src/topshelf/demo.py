@@ -14,7 +14,7 @@ from topshelf.data import Dataset, load_split
 from topshelf.data.download import cache_folder
 from topshelf.data.movielens import fetch_movielens_from_registry
 from topshelf.errors import ConfigError, DataError
-from topshelf.evaluation import Evaluation, compare
+from topshelf.evaluation import Evaluation, compare, conditions
 from topshelf.files import is_free, write_text
 from topshelf.queries import QuerySet
 from topshelf.ragged import merge
@@ -143,7 +143,7 @@ def _caption(dataset: Dataset) -> str:
     split = dataset.split
     return (
         f"{dataset.name}: {split.n_users:,} users, {split.n_items:,} items, {len(split.train):,} train, "
-        f"{len(split.valid):,} validation, {len(split.test):,} test; protocol standard"
+        f"{len(split.valid):,} validation, {len(split.test):,} test; {conditions({'protocol': 'standard'})}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Ragged lists of item indices, one list a query: positives, seen items, things to exclude."""
+"""Ragged lists of item indices, one list per query: positives, seen items, excluded items, sequences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from topshelf.errors import DataError
 class Ragged:
     """Lists of different lengths in two tensors: list ``q`` is ``indices[indptr[q]:indptr[q + 1]]``.
 
-    ``indptr (Q + 1,)`` and ``indices (P,)`` are int64; the indices of one list are sorted and unique.
+    ``indptr (Q + 1,)`` and ``indices (P,)`` are int64. Whether a list is a set (ascending, without repeats) or a
+    sequence (in order, repeats allowed) depends on its use; ``check(..., unique=True)`` asks for sets.
     """
 
     indptr: Tensor
@@ -36,13 +37,45 @@ class Ragged:
         )
 
     def select(self, rows: Tensor) -> Ragged:
-        """The lists of ``rows (R,)``, in that order, by index arithmetic: no Python per row."""
+        """The lists of ``rows (R,)``, in that order, by index arithmetic: no Python per row, and no copy of one row."""
+        if rows.numel() == 1:
+            return self.slice(row := int(rows), row + 1)
         counts = self.counts[rows]
         indptr = torch.zeros(rows.numel() + 1, dtype=torch.int64, device=rows.device)
         torch.cumsum(counts, 0, out=indptr[1:])
         total = int(indptr[-1])
         shift = torch.repeat_interleave(self.indptr[rows] - indptr[:-1], counts, output_size=total)
         return Ragged(indptr, self.indices[shift + torch.arange(total, device=rows.device)])
+
+    def checked_select(self, rows: Tensor, n_items: int, name: str) -> Ragged:
+        """:meth:`select` with a :meth:`check` of those lists alone: its cost does not depend on the others.
+
+        For lists that compiled code reads. ``rows`` must be there; types are the caller's to check.
+        """
+        starts, stops = self.indptr[rows], self.indptr[rows + 1]
+        if bool(((starts < 0) | (stops < starts) | (stops > self.indices.numel())).any()):
+            self.check(n_items, name)  # says what is wrong
+        lists = self.select(rows)
+        if lists.indices.numel():
+            low, high = torch.aminmax(lists.indices)
+            if int(low) < 0 or int(high) >= n_items:
+                self.check(n_items, name)
+        return lists
+
+    def find(self, rows: Tensor, indices: Tensor) -> Tensor:
+        """Where in ``self.indices`` list ``rows[i]`` holds ``indices[i]``, -1 where it does not; lists must be sets."""
+        if self.indices.numel() == 0 or indices.numel() == 0:
+            return torch.full_like(indices, -1)
+        span = int(max(self.indices.max(), indices.max())) + 1
+        own, keys = self.owner() * span + self.indices, rows * span + indices
+        places = torch.searchsorted(own, keys).clamp_(max=own.numel() - 1)
+        return torch.where((own[places] == keys) & (indices >= 0), places, -1)
+
+    def where(self, kept: Tensor) -> Ragged:
+        """The entries under ``kept (P,)``."""
+        running = torch.zeros(kept.numel() + 1, dtype=torch.int64, device=kept.device)
+        torch.cumsum(kept, 0, out=running[1:])
+        return Ragged(running[self.indptr], self.indices[kept])
 
     def slice(self, start: int, stop: int) -> Ragged:
         """The lists ``start`` to ``stop``, without copying their indices."""
@@ -52,7 +85,7 @@ class Ragged:
     def matrix(self, values: Tensor, n_columns: int) -> Tensor:
         """A sparse (CSR) matrix (Q, n_columns) with ``values (P,)`` at the indices of the lists."""
         with warnings.catch_warnings():
-            # torch says so at the first of them in a process; products with dense tables are all that is asked of it.
+            # torch warns once per process; only products with dense tables are made here.
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
             size = (len(self), n_columns)
             return torch.sparse_csr_tensor(self.indptr, self.indices, values, size, check_invariants=False)
@@ -63,10 +96,7 @@ class Ragged:
         For where lists enter the process. ``n_lists`` is how many there must be, ``unique`` asks for ascending
         indices without repeats in each list.
         """
-        _check_tensor(f"{name}.indptr", self.indptr, at_least=1)
-        _check_tensor(f"{name}.indices", self.indices, at_least=0)
-        if n_lists is not None and len(self) != n_lists:
-            raise DataError(f"{name} must have one list per query ({n_lists}), got {len(self)} lists")
+        self.check_shape(name, n_lists)
         first, last, total, falls = int(self.indptr[0]), int(self.indptr[-1]), self.indices.numel(), self.counts < 0
         if first != 0 or last != total or bool(falls.any()):
             where = f", with a step down after list {int(falls.int().argmax())}" if bool(falls.any()) else ""
@@ -78,9 +108,16 @@ class Ragged:
         if unique and total > 1:
             repeats = torch.zeros(total, dtype=torch.bool, device=self.indices.device)
             repeats[1:] = self.indices[1:] <= self.indices[:-1]
-            repeats[self.indptr[:-1][self.counts > 0]] = False  # the first of a list follows nothing
+            repeats[self.indptr[:-1][self.counts > 0]] = False  # the first entry of a list has none before it
             _refuse_first(self, repeats, name, "but the items of a list must ascend without repeats")
         return self
+
+    def check_shape(self, name: str, n_lists: int | None = None) -> None:
+        """The part of :meth:`check` that reads no list: types, and how many lists there are."""
+        _check_tensor(f"{name}.indptr", self.indptr, at_least=1)
+        _check_tensor(f"{name}.indices", self.indices, at_least=0)
+        if n_lists is not None and len(self) != n_lists:
+            raise DataError(f"{name} must have one list per query ({n_lists}), got {len(self)} lists")
 
     def to(self, device: torch.device | str) -> Ragged:
         return Ragged(self.indptr.to(device), self.indices.to(device))
@@ -102,17 +139,17 @@ def _refuse_first(lists: Ragged, wrong: Tensor, name: str, rule: str) -> None:
 
 
 def merge(first: Ragged, *others: Ragged) -> Ragged:
-    """Union of several sets of lists over the same queries; the lists must not share an index."""
-    sets = (first, *others)
-    owner = torch.cat([some.owner() for some in sets])
-    indices = torch.cat([some.indices for some in sets])
+    """Union of several sets of lists over the same queries, ascending; the lists must not share an index."""
+    parts = (first, *others)
+    owner = torch.cat([part.owner() for part in parts])
+    indices = torch.cat([part.indices for part in parts])
     span = int(indices.max()) + 1 if indices.numel() else 1
     order = torch.argsort(owner * span + indices)
-    return Ragged(sum((some.indptr for some in others), first.indptr), indices[order])
+    return Ragged(sum((part.indptr for part in others), first.indptr), indices[order])
 
 
 def ragged_from_pairs(rows: Tensor, indices: Tensor, n_rows: int) -> Ragged:
-    """Lists from pairs (row, index), given in any order."""
+    """Ascending lists from pairs (row, index), given in any order."""
     span = int(indices.max()) + 1 if indices.numel() else 1
     order = torch.argsort(rows * span + indices)
     indptr = torch.zeros(n_rows + 1, dtype=torch.int64, device=rows.device)

@@ -7,7 +7,7 @@ not depend on the tile sizes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,15 +18,15 @@ from topshelf.ragged import Ragged
 
 WORKSPACE = 64 << 20  # bytes of scores held at once, at most
 CACHED = 16 << 20  # bytes of scores that stay in the cache while they are masked and searched
-MAX_TILE = 1 << 14  # items a tile: narrower ones feed the product better, but are searched more often
-LEAST_ROWS = 512  # queries a tile, where the workspace allows it: fewer starve the product
+MAX_TILE = 1 << 14  # items per tile: narrower ones feed the product better, but are searched more often
+LEAST_ROWS = 512  # queries per tile, where the workspace allows it: fewer starve the product
 COUNTING_BLOCK = 1 << 20  # scores compared at once by torch
 ROW_MULTIPLE = 16  # rows of whole cache lines: the product of 40,988 items took 0.6 of the time
 NO_ITEM = -1
 
 
 class Queries(Protocol):
-    """A tensor (U, d), or anything that hands out the vectors of some rows as a tensor does, dense or CSR."""
+    """A tensor (U, d), or anything that gives the vectors of some rows as a tensor does, dense or CSR."""
 
     def __len__(self) -> int: ...
 
@@ -46,11 +46,12 @@ def top_k(
     """The k items of highest dot product for each query, best first; equal scores by item index.
 
     Shapes: queries (U, d); items (I, d); exclude: U lists of items that must not appear; rows (Q,): the
-        queries to rank, all when None; returns values (Q, k) float32 and item indices (Q, k) int64.
+        queries to rank, default all; returns values (Q, k) float32 and item indices (Q, k) int64.
     A query with fewer than k items left gets index -1 and value -inf in the last places.
     ``tile`` is the number of items scored at once and ``workspace`` the bytes of the score buffer; neither
     changes the order. float16 and bfloat16 vectors are multiplied in float32, float64 ones in float64.
-    Cost: one matrix product and one pass over the scores; memory O(workspace + Qk).
+    Cost: one matrix product and one pass over the scores; memory O(workspace + Qk). Of ``exclude`` only the lists of
+        ``rows`` are read and checked, so one query costs the same however many there are.
     """
     parts = list(ranked_tiles(queries, items, k, exclude=exclude, rows=rows, tile=tile, workspace=workspace))
     if not parts:
@@ -71,13 +72,13 @@ def ranked_tiles(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """:func:`top_k` a tile of queries at a time: (rows (B,), values (B, k), indices (B, k))."""
     at_most("k", at_least("k", k, 1), items.size(0), "the number of items")
-    check_lists("exclude", exclude, len(queries), items.size(0))
-    check_rows(rows, len(queries))
-    width = _tile_width(items.size(0), tile)
-    board = _Board(items, width, workspace)
-    for part in torch.split(_all_rows(queries, rows), board.n_rows):
-        board.seat(queries[part], _select(exclude, part))
-        values, indices = _best(board, k, width, part)
+    _check_shapes(queries, rows, exclude=exclude)
+    chosen = _all_rows(queries, rows)
+    width = _tile_width(items.size(0), tile, chosen.numel())
+    scorer = _Scorer(items, width, workspace)
+    for part in torch.split(chosen, scorer.n_rows):
+        scorer.set_queries(queries[part], _select("exclude", exclude, part, items))
+        values, indices = _best(scorer, k, width, part)
         yield part, values.float(), indices
 
 
@@ -97,9 +98,9 @@ def best_scores(
         (B,), each query's first item that does not count, nor do those after it.
     """
     at_most("k", at_least("k", k, 1), items.size(0), "the number of items")
-    board = _Board(items, items.size(0), WORKSPACE)
-    board.seat(vectors, exclude, stop)
-    return _best(board, k, items.size(0), names)[0]
+    scorer = _Scorer(items, items.size(0), WORKSPACE)
+    scorer.set_queries(vectors, exclude, stop)
+    return _best(scorer, k, items.size(0), names)[0]
 
 
 @torch.no_grad()
@@ -118,15 +119,12 @@ def ranked_rows(
     Yields (rows (B,), values (B, k), indices (B, k), above (P,), equal (P,)), P being the number of the rows' targets.
     """
     at_most("k", at_least("k", k, 1), items.size(0), "the number of items")
-    check_lists("exclude", exclude, len(queries), items.size(0))
-    check_lists("targets", targets, len(queries), items.size(0))
-    check_rows(rows, len(queries))
-    board = _Board(items, items.size(0), workspace)
-    for part in torch.split(_all_rows(queries, rows), board.n_rows):
-        board.seat(queries[part], _select(exclude, part))
-        values, indices = _best(board, k, items.size(0), part)
-        wanted = targets.select(part.to(targets.indptr.device)).to(items.device)
-        yield part, values.float(), indices, *_count(board.shown, wanted)
+    _check_shapes(queries, rows, exclude=exclude, targets=targets)
+    scorer = _Scorer(items, items.size(0), workspace)
+    for part in torch.split(_all_rows(queries, rows), scorer.n_rows):
+        scorer.set_queries(queries[part], _select("exclude", exclude, part, items))
+        values, indices = _best(scorer, k, items.size(0), part)
+        yield part, values.float(), indices, *count_in(scorer.tile, _select("targets", targets, part, items))
 
 
 def count_above(
@@ -138,7 +136,7 @@ def count_above(
     rows: Tensor | None = None,
     workspace: int = WORKSPACE,
 ) -> tuple[Tensor, Tensor]:
-    """How many items stand above each target, and how many beside it with an equal score.
+    """How many items score above each target, and how many others score the same.
 
     Shapes: queries (U, d); items (I, d); targets and exclude: U lists each, without a common item; rows (Q,);
         returns two int64 tensors (P,), in the order of ``targets.select(rows)``.
@@ -151,19 +149,19 @@ def count_above(
     return torch.cat([nothing, *(part[3] for part in parts)]), torch.cat([nothing, *(part[4] for part in parts)])
 
 
-class _Board:
-    """One reused buffer of scores: a tile of queries is seated, then scored against tiles of items."""
+class _Scorer:
+    """Scores of some queries against tiles of items, in one reused buffer."""
 
     def __init__(self, items: Tensor, width: int, workspace: int) -> None:
         size = max(4, items.element_size())
-        # A row-giver (a linear model) can have vectors as long as the catalogue; they count as workspace too.
+        # A linear model's vectors can be as long as the catalogue; they count as workspace too.
         allowed = at_least("workspace", workspace, 1) // (max(width, items.size(1)) * size)
         self.items = items
         self.n_rows = max(1, min(allowed, max(LEAST_ROWS, CACHED // (width * size))))
-        self.shown = torch.empty(0, device=items.device)  # the scores made last
-        self._buffer = self.shown
+        self.tile = torch.empty(0, device=items.device)  # the scores made last
+        self._buffer = self.tile
 
-    def seat(self, vectors: Tensor, exclude: Ragged | None, stop: Tensor | None = None) -> None:
+    def set_queries(self, vectors: Tensor, exclude: Ragged | None, stop: Tensor | None = None) -> None:
         is_double = torch.float64 in (vectors.dtype, self.items.dtype)
         self.vectors = vectors.to(self.items.device, torch.float64 if is_double else torch.float32)
         self.exclude = exclude.to(self.items.device) if exclude is not None else None
@@ -175,15 +173,15 @@ class _Board:
         stride = -(-width // ROW_MULTIPLE) * ROW_MULTIPLE
         if self._buffer.numel() < n_rows * stride or self._buffer.dtype != self.vectors.dtype:
             self._buffer = torch.empty(n_rows * stride, dtype=self.vectors.dtype, device=self.items.device)
-        self.shown = self._buffer[: n_rows * stride].view(n_rows, stride)[:, :width]
-        torch.mm(self.vectors, self.items[start:stop].to(self.vectors.dtype).T, out=self.shown)
+        self.tile = self._buffer[: n_rows * stride].view(n_rows, stride)[:, :width]
+        torch.mm(self.vectors, self.items[start:stop].to(self.vectors.dtype).T, out=self.tile)
         if self.exclude is not None:
-            _hide(self.shown, self.exclude, start)
+            _hide(self.tile, self.exclude, start)
         if self.stop is not None and self.stop.numel():
             shortest = min(max(int(self.stop.min()) - start, 0), width)
             places = torch.arange(start + shortest, stop, device=self.items.device)
-            self.shown[:, shortest:].masked_fill_(places >= self.stop.unsqueeze(1), -torch.inf)
-        return self.shown
+            self.tile[:, shortest:].masked_fill_(places >= self.stop.unsqueeze(1), -torch.inf)
+        return self.tile
 
 
 def _hide(tile: Tensor, lists: Ragged, first: int) -> None:
@@ -195,20 +193,23 @@ def _hide(tile: Tensor, lists: Ragged, first: int) -> None:
     tile[lists.owner()[inside], lists.indices[inside] - first] = -torch.inf
 
 
-def _best(board: _Board, k: int, width: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The k best of the seated queries, by a running merge over item tiles in index order."""
-    n_rows, n_items = board.vectors.size(0), board.items.size(0)
-    values = torch.full((n_rows, k), -torch.inf, dtype=board.vectors.dtype, device=board.items.device)
-    indices = torch.full((n_rows, k), NO_ITEM, device=board.items.device)
+def _best(scorer: _Scorer, k: int, width: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The k best of the scorer's queries, by a running merge over item tiles in index order."""
+    values, indices = no_places(scorer.vectors.size(0), k, scorer.vectors.dtype, scorer.items.device)
+    n_items = scorer.items.size(0)
     for start in range(0, n_items, width):
-        _keep_best(board.scores(start, min(start + width, n_items)), values, indices, start)
-    is_bad = values[:, 0].isnan()  # NaN comes before every number
-    if bool(is_bad.any()):
-        raise _nan_scores(f"query {int(rows[is_bad.to(rows.device)][0])}")
+        keep_best(scorer.scores(start, min(start + width, n_items)), values, indices, start)
+    refuse_nan(values, rows)
     return values, indices
 
 
-def _keep_best(tile: Tensor, values: Tensor, indices: Tensor, first: int) -> None:
+def no_places(n_rows: int, k: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Values and indices (n_rows, k) of empty lists, for :func:`keep_best` to fill."""
+    values = torch.full((n_rows, k), -torch.inf, dtype=dtype, device=device)
+    return values, torch.full((n_rows, k), NO_ITEM, device=device)
+
+
+def keep_best(tile: Tensor, values: Tensor, indices: Tensor, first: int) -> None:
     """:func:`topshelf.kernels.keep_best`, or the same by torch."""
     if kernels.fits(tile):
         kernels.keep_best(tile, values, indices, first)
@@ -239,7 +240,7 @@ def _best_set(scores: Tensor, k: int) -> Tensor:
     return positions
 
 
-def _count(scores: Tensor, wanted: Ragged) -> tuple[Tensor, Tensor]:
+def count_in(scores: Tensor, wanted: Ragged) -> tuple[Tensor, Tensor]:
     """How many scores of its row (B, I) are above each wanted item, and how many others are equal to it."""
     above, equal = torch.zeros_like(wanted.indices), torch.zeros_like(wanted.indices)
     if kernels.fits(scores):
@@ -254,9 +255,11 @@ def _count(scores: Tensor, wanted: Ragged) -> tuple[Tensor, Tensor]:
     return above, equal
 
 
-def _tile_width(n_items: int, tile: int | None) -> int:
+def _tile_width(n_items: int, tile: int | None, n_rows: int) -> int:
     if tile is not None:
         return min(at_least("tile", tile, 1), n_items)
+    if n_rows * n_items * 4 <= CACHED:  # a few queries: one tile, for every call of a kernel costs them
+        return n_items
     n_tiles = -(-n_items // MAX_TILE)
     return -(-n_items // n_tiles)  # tiles of equal width rather than a thin last one
 
@@ -267,17 +270,31 @@ def _all_rows(queries: Queries, rows: Tensor | None) -> Tensor:
     return torch.arange(len(queries), device=queries.device if isinstance(queries, Tensor) else None)
 
 
-def _select(lists: Ragged | None, rows: Tensor) -> Ragged | None:
-    return lists.select(rows.to(lists.indptr.device)) if lists is not None else None
+def _select(name: str, lists: Ragged | None, rows: Tensor, items: Tensor) -> Any:
+    if lists is None:
+        return None
+    return lists.checked_select(rows.to(lists.indptr.device), items.size(0), name).to(items.device)
+
+
+def _check_shapes(queries: Queries, rows: Tensor | None, **lists: Ragged | None) -> None:
+    """What can be checked without reading the lists; those of each tile are checked when they are selected."""
+    for name, given in lists.items():
+        if given is not None:
+            _check_type(name, given)
+            given.check_shape(name, len(queries))
+    check_rows(rows, len(queries))
 
 
 def check_lists(name: str, lists: Ragged | None, n_queries: int, n_items: int) -> None:
-    """Refuse lists that are not one a query, or that name items that are not there: compiled code trusts them."""
-    if lists is None:
-        return
+    """Refuse lists that are not one per query, or that name items that are not there: compiled code trusts them."""
+    if lists is not None:
+        _check_type(name, lists)
+        lists.check(n_items, name, n_lists=n_queries)
+
+
+def _check_type(name: str, lists: Ragged) -> None:
     if not isinstance(lists, Ragged):
         raise DataError(f"{name} must be a Ragged, got {type(lists).__name__}; Interactions have .ragged()")
-    lists.check(n_items, name, n_lists=n_queries)
 
 
 def check_rows(rows: Tensor | None, n_queries: int) -> None:
@@ -289,8 +306,11 @@ def check_rows(rows: Tensor | None, n_queries: int) -> None:
         raise DataError(f"rows must be from 0 to {n_queries - 1}, there being {n_queries} queries, got {low} to {high}")
 
 
-def _nan_scores(whose: str) -> TrainingError:
-    return TrainingError(
-        f"scores must be numbers, got NaN for {whose}. The vectors have diverged: "
-        "go back to the last good checkpoint and lower the learning rate"
-    )
+def refuse_nan(values: Tensor, rows: Tensor) -> None:
+    """Refuse a list (B, k) whose best value is NaN, which comes before every number."""
+    is_bad = values[:, 0].isnan()
+    if bool(is_bad.any()):
+        raise TrainingError(
+            f"scores must be numbers, got NaN for query {int(rows[is_bad.to(rows.device)][0])}. The vectors have "
+            "diverged: go back to the last good checkpoint and lower the learning rate"
+        )

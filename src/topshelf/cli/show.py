@@ -10,6 +10,7 @@ import polars as pl
 
 from topshelf import files
 from topshelf.errors import ConfigError
+from topshelf.evaluation import conditions
 from topshelf.recommender import Recommender
 from topshelf.registry import first_sentence
 from topshelf.statistics import PairedResult
@@ -61,7 +62,7 @@ def _without_test(fitted: Fitted, title: str) -> None:
 def evaluation(found: dict[str, Any], title: str) -> None:
     """Metrics by cut-off, with an interval for the NDCG; ``found`` is an evaluation as JSON."""
     means, intervals, extras, cutoffs = found["mean"], found["interval"], found["extras"], found["cutoffs"]
-    caption = f"{title}\nprotocol {found['protocol']}, {found['n_evaluated']:,} users, 95% intervals by bootstrap"
+    caption = f"{title}\n{conditions(found)}\n{found['n_evaluated']:,} users, 95% intervals by bootstrap"
     table = Table(title=cell(caption), title_justify="left")
     table.add_column("metric", no_wrap=True)
     for k in cutoffs:
