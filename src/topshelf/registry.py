@@ -66,12 +66,13 @@ def check_allowed(names: Mapping[str, str], allow: Collection[str], where: objec
     """
     for setting, name in names.items():
         module = name.partition(":")[0]
+        package = module.partition(".")[0]
         is_allowed = any(module == one or module.startswith(f"{one}.") for one in allow)
         if ":" in name and module not in sys.modules and not is_allowed:
             raise CheckpointError(
                 f"{where} has {setting} = {name!r}, a class of another package. Nothing that a folder names is "
-                f"imported by itself. If you trust it: import {module} first, or allow it (in Python "
-                f"allow=[{module!r}], on the command line --allow {module})"
+                f"imported by itself. If you trust it: import {module} first, or allow its package (in "
+                f"Python allow=[{package!r}], on the command line --allow {package})"
             )
 
 

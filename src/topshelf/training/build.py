@@ -64,7 +64,8 @@ def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
 
 def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
     """The negatives with every automatic choice made, so that the run's file repeats it whatever ships later."""
-    kind, negatives = build_negatives(config, loss)
+    kind, settings = _negatives(config, loss)
+    negatives = build_negatives(config, loss)
     effective_n = config.negatives.effective_n
     if loss.effective_n is None:
         if effective_n not in (None, negatives.n):
@@ -75,7 +76,7 @@ def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
         effective_n = None
     elif effective_n is None and loss.effective_n != "catalogue":
         effective_n = config.negatives.paper_n if negatives.stands_for_catalogue else negatives.n
-    update = {"kind": kind, "n": negatives.n, "effective_n": effective_n}
+    update = {**settings, "kind": kind, "n": negatives.n, "effective_n": effective_n}
     return config.negatives.model_copy(update=update)
 
 
@@ -122,8 +123,13 @@ def build_loss(config: RunConfig, n_queries: int, n_items: int, n_positives: int
     return loss
 
 
-def build_negatives(config: RunConfig, loss: Loss) -> tuple[str, Negatives]:
-    """The source of negatives and its name; "auto" is the loss's choice."""
+def build_negatives(config: RunConfig, loss: Loss) -> Negatives:
+    kind, settings = _negatives(config, loss)
+    return lookup("negatives.kind", kind, NEGATIVES, Negatives)(**settings)
+
+
+def _negatives(config: RunConfig, loss: Loss) -> tuple[str, dict[str, Any]]:
+    """The name of the source of negatives, and all its settings; "auto" is the loss's choice."""
     settings, kind, n = config.negatives, config.negatives.kind, config.negatives.n
     is_auto = kind == "auto"
     if is_auto:
@@ -136,7 +142,7 @@ def build_negatives(config: RunConfig, loss: Loss) -> tuple[str, Negatives]:
         given["n"] = n or (loss.n_negatives if is_auto else None) or settings.paper_n
     elif n is not None:
         raise ConfigError(f"negatives.n does not go with negatives.kind = {kind!r}, got {n}; leave it out")
-    return kind, cls(**complete("negatives", cls, given))
+    return kind, complete("negatives", cls, given)
 
 
 def build_estimator(config: RunConfig) -> Estimator:
@@ -157,7 +163,7 @@ def build_objective(config: RunConfig, model: Model, context: Context) -> Catalo
             "train.precision = 'bfloat16' needs a processor with bfloat16 products (AVX-512 or AMX), and this one has "
             "none: it would be slower. Set train.precision = 'float32'"
         )
-    _, negatives = build_negatives(config, loss)
+    negatives = build_negatives(config, loss)
     objective = CatalogueObjective(
         model,
         loss,
