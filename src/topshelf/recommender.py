@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from topshelf.evaluation import Evaluation
 from topshelf.ragged import Ragged
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import resolve
-from topshelf.training.phases import Lists
 
 _UNIT_BLOCK = 1 << 26  # bytes of vectors made of length one at once: an item-item model has as many as items, as long
 
@@ -77,15 +75,14 @@ class Recommender:
     ) -> pl.DataFrame:
         """The best ``k`` items of each user (default: everybody), one row a place.
 
-        ``filter_seen`` leaves out all that the user has in the data, the test part included. A user with fewer than k
-        items left gets a shorter list; one of whom the model has seen nothing gets the most popular items, without
-        scores.
+        ``filter_seen`` leaves out all that the user has in the data, the test part and low ratings included. A user
+        with fewer than k items left gets a shorter list; one of whom the model has seen nothing gets the most popular
+        items, without scores.
         """
         fitted = self._checked()
         split = fitted.dataset.split
         rows = torch.arange(split.n_users) if users is None else _rows(split.users, users)
-        lists = Lists.of(split, "cpu")
-        seen = lists.everything() if filter_seen else None
+        seen = split.seen("below") if filter_seen else None
         with torch.no_grad():
             queries, items = fitted.model.encode()
         is_known = fitted.histories().counts[rows] > 0
@@ -112,7 +109,7 @@ class Recommender:
         """
         fitted = self._checked()
         split = fitted.dataset.split
-        arrived = arrive(histories, Lists.of(split, "cpu").everything(), split.users, split.items)
+        arrived = arrive(histories, split.seen("below"), split.users, split.items)
         rows = torch.arange(len(arrived.users))
         with torch.no_grad():
             items = fitted.model.encode(rows[:0])[1]  # of no known user
@@ -271,9 +268,6 @@ def _dataset(data: Any, config: RunConfig) -> Dataset:
         is_matrix = isinstance(data, np.ndarray) or hasattr(data, "tocsr")
         columns = settings.model_dump(include={"user", "item", "weight", "timestamp", "dates"})
         data = Interactions.from_csr(data) if is_matrix else Interactions.from_frame(data, **columns)
-    if settings.min_rating is not None or settings.core:
-        floor = None if settings.min_rating is None else float(np.float32(settings.min_rating))  # as weights are kept
-        table, notes = prepare(data.to_frame(), min_rating=floor, core=settings.core), data.notes
-        data = replace(Interactions.from_frame(table), notes=notes)
+    data, below = prepare(data, min_rating=settings.min_rating, core=settings.core)
     kept = {"split", "test_fraction", "valid_fraction", "last_n", "split_seed", "noise"}
-    return split_interactions(data, name="table", seed=config.seed, **settings.model_dump(include=kept))
+    return split_interactions(data, name="table", below=below, seed=config.seed, **settings.model_dump(include=kept))

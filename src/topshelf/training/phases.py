@@ -11,46 +11,19 @@ from typing import Any
 import torch
 
 from topshelf.config import RunConfig
-from topshelf.data import Split
+from topshelf.data import Split, through_refit
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
 from topshelf.evaluation import check_json, ndcg
 from topshelf.models import Model
-from topshelf.ragged import Ragged, merge
+from topshelf.ragged import Ragged
 from topshelf.training.build import build_model, build_objective
 from topshelf.training.folder import RunFolder
 from topshelf.training.trainer import Interrupted, Trainer, load_weights
 from topshelf.training.watchers import RunWatcher, stop_on_signals
 
-_USERS_AT_ONCE = 1 << 16
-
 
 class StoppedEarly(TrainingError):  # noqa: N818  nothing went wrong
     """The user stopped the run; its state is saved."""
-
-
-@dataclass(frozen=True)
-class Lists:
-    """The parts of a split as ragged lists on the training device."""
-
-    train: Ragged
-    valid: Ragged
-    test: Ragged
-    left_out: Ragged
-
-    @classmethod
-    def of(cls, split: Split, device: str) -> Lists:
-        left_out = split.train.none() if split.left_out is None else split.left_out
-        return cls(*(part.ragged().to(device) for part in (split.train, split.valid, split.test, left_out)))
-
-    def histories(self, config: RunConfig) -> Ragged:
-        """What the final model has seen of each user."""
-        if config.train.refit == "all":
-            return self.everything()
-        return merge(self.train, self.valid) if config.train.refit else self.train
-
-    def everything(self) -> Ragged:
-        """All that each user has, in whichever part, and in none."""
-        return merge(self.train, self.valid, self.test, self.left_out)
 
 
 @dataclass(frozen=True)
@@ -105,14 +78,12 @@ class Phases:
         self.config, self.split, self.quiet, self._measure = config, split, quiet, measure
         _check_device(config.train.device)
         self.folder: RunFolder | None = None
-        self.lists = Lists.of(split, config.train.device)
-        for name, lists in vars(self.lists).items():  # once: from here on compiled code trusts every index
-            lists.check(split.n_items, f"the {name} part", n_lists=split.n_users, unique=True)
-        _check_disjoint(self.lists)
-        _check_parts(self.lists, split.kind, config.data.test_fraction)
+        split.check()
+        _check_parts(split, config.data.test_fraction)
+        self.train, self.valid = (split.lists(part).to(config.train.device) for part in ("train", "valid"))
         self._first_model = self._new_model()
         if not self._first_model.is_closed_form:
-            self._first_trainer = self._trainer(config, self._first_model, self.lists.train, self._validate)
+            self._first_trainer = self._trainer(config, self._first_model, self.train, self._validate)
 
     def run(self, folder: RunFolder | None, checkpoint: dict[str, Any] | None) -> Outcome:
         self.folder, model = folder, self._first_model
@@ -120,10 +91,10 @@ class Phases:
             started = time.perf_counter()
             valid_score = measured = None
             if self.config.train.refit:  # validated and measured before it has seen those parts
-                model.fit(self.lists.train)
+                model.fit(self.train)
                 valid_score = self._validate(model)
                 measured = self._measured(Outcome(model, 0, 0.0))
-            model.fit(self.lists.histories(self.config))
+            model.fit(self._seen())
             return Outcome(model, 0, time.perf_counter() - started, valid_score, measured)
         if checkpoint is None or _phase(checkpoint, self.config) == "train":
             self._drive(self._first_trainer, "train", {}, checkpoint)
@@ -141,20 +112,23 @@ class Phases:
     def _validate(self, model: Model) -> float:
         with torch.no_grad():
             queries, items = model.encode()
-            return ndcg(queries, items, self.lists.valid, self.lists.train, self.config.k)
+            return ndcg(queries, items, self.valid, self.train, self.config.k)
 
     def _refit(self, extra: dict[str, Any], checkpoint: dict[str, Any] | None) -> Outcome:
         model = self._new_model()
         settings = self.config.train.model_copy(update={"epochs": extra["best_epoch"]})
         config = self.config.model_copy(update={"train": settings})
-        trainer = self._trainer(config, model, self.lists.histories(config), None)
+        trainer = self._trainer(config, model, self._seen(), None)
         self._drive(trainer, "refit", extra, checkpoint)
         seconds = extra["seconds"] + trainer.progress.seconds
         return Outcome(model, extra["best_epoch"], seconds, extra["valid_score"], extra["measured"])
 
+    def _seen(self) -> Ragged:
+        """What the final model learns from."""
+        return self.split.seen(through_refit(self.config.train.refit)).to(self.config.train.device)
+
     def _measured(self, chosen: Outcome) -> dict[str, Any] | None:
-        has_test = self.lists.test.indices.numel() > 0
-        return self._measure(chosen) if self.config.train.refit == "all" and has_test else None
+        return self._measure(chosen) if self.config.train.refit == "all" and len(self.split.test) else None
 
     def _handed_on(self, chosen: Outcome) -> dict[str, Any]:
         """What the refit's checkpoints must remember of the first phase."""
@@ -243,33 +217,16 @@ def _check_extra(extra: Any, config: RunConfig) -> None:
         check_json(extra["measured"])
 
 
-def _check_disjoint(lists: Lists) -> None:
-    """Some users at a time: all of them merged would be as large as the data once more."""
-    parts = vars(lists).values()
-    for start in range(0, len(lists.train), _USERS_AT_ONCE):
-        stop = min(start + _USERS_AT_ONCE, len(lists.train))
-        together = merge(*(part.slice(start, stop) for part in parts))
-        owner = together.owner()
-        is_shared = (owner.diff() == 0) & (together.indices.diff() == 0)
-        if bool(is_shared.any()):
-            place = int(is_shared.int().argmax())
-            raise DataError(
-                "the parts of a split must not share interactions, got two with item "
-                f"{int(together.indices[place])} of user "
-                f"{start + int(owner[place])} (dense indices); split the data again"
-            )
-
-
-def _check_parts(lists: Lists, kind: str, test_fraction: float) -> None:
+def _check_parts(split: Split, test_fraction: float) -> None:
     """Better now than after hours of training."""
     wanted = {"valid": "data.valid_fraction", "test": "data.test_fraction"}
     if test_fraction == 0:
         del wanted["test"]
     for name, setting in wanted.items():
-        if getattr(lists, name).indices.numel() == 0:
+        if not len(split.parts[name]):
             raise DataError(
-                f"the {name} part of the {kind} split is empty: no user has anything left to find there. Use more "
-                f"data, a larger {setting}, or another data.split"
+                f"the {name} part of the {split.kind} split is empty: no user has anything left to find there. Use "
+                f"more data, a larger {setting}, or another data.split"
             )
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from topshelf.config import RunConfig
-from topshelf.data import Dataset, load_split
+from topshelf.data import Dataset, load_split, through_refit
 from topshelf.errors import CheckpointError, ConfigError, at_most
 from topshelf.evaluation import Evaluation, evaluate
 from topshelf.models import Model
 from topshelf.ragged import Ragged
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
-from topshelf.training.phases import Lists, Outcome, Phases
+from topshelf.training.phases import Outcome, Phases
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ class Fitted:
 
     def histories(self) -> Ragged:
         """What the model has learned from, of each user."""
-        lists = Lists.of(self.dataset.split, "cpu")
-        return lists.histories(self.config) if self.is_final else lists.train
+        return self.dataset.split.seen(through_refit(self.config.train.refit) if self.is_final else "train")
 
     def evaluate(
         self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None, *, part: str = "test"
@@ -58,19 +57,20 @@ class Fitted:
                 "before that, are in metrics.json"
             )
         device = next(iter(self.model.state_dict().values())).device
-        settings, lists = self.config.evaluate, Lists.of(self.dataset.split, str(device))
+        settings, split = self.config.evaluate, self.dataset.split
+        train, valid, test = (split.lists(name).to(device) for name in ("train", "valid", "test"))
         with torch.no_grad():
             queries, items = self.model.encode()
             return evaluate(
                 queries,
                 items,
-                lists.test if part == "test" else lists.valid,
-                train=lists.train,
-                valid=lists.valid if part == "test" else None,
+                test if part == "test" else valid,
+                train=train,
+                valid=valid if part == "test" else None,
                 protocol=protocol or settings.protocol,
                 cutoffs=cutoffs or self._cutoffs(),
                 auc=settings.auc,
-                item_counts=torch.bincount(lists.train.indices, minlength=self.model.n_items),
+                item_counts=torch.bincount(train.indices, minlength=self.model.n_items),
             )
 
     @cached_property
