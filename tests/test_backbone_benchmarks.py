@@ -20,7 +20,6 @@ from topshelf.models import EASE, MODELS, History
 from topshelf.ragged import Ragged
 from topshelf.training import fit
 from topshelf.training.build import resolve
-from topshelf.training.phases import Lists
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 QUERY, OWNER, ITEM = torch.tensor([2, 0]), torch.tensor([0, 1]), torch.tensor([3, 1])
@@ -325,9 +324,9 @@ def test_one_half_of_the_users_chooses_what_is_blended_and_the_other_judges(patc
     dataset = Dataset("generated", make_split(generate(120, 80, seed=0)))
     runs = [fit(make_config({"model": {"name": name}, "k": 5}), dataset) for name in ("popularity", "ease", "rp3beta")]
     search = WeightSearch(runs)
-    lists = Lists.of(dataset.split, "cpu")
+    split = dataset.split
     each = [
-        evaluate(*run.model.encode(), lists.valid, train=lists.train, cutoffs=(5,), auc=False).per_user["ndcg@5"]
+        evaluate(*run.model.encode(), split.valid, train=split.train, cutoffs=(5,), auc=False).per_user["ndcg@5"]
         for run in runs
     ]
     chooses, judges = search.users[::2], search.users[1::2]

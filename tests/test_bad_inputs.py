@@ -205,7 +205,7 @@ def test_metrics_are_valid_json_even_where_a_metric_is_undefined(tmp_path):
     both = Dataset("t", Split(data.split.train, data.split.valid, data.split.valid, "given"))
     with pytest.raises(DataError, match="the test part"):
         fit(config(), data)
-    with pytest.raises(DataError, match=r"must not share interactions, got two with item 2 of user 0"):
+    with pytest.raises(DataError, match=r"valid and test must not share an interaction, got item 2 of user 0 in both"):
         fit(config(), both, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     one = split_of([[1, 1, 0, 0], [0, 1, 1, 0]], [[0, 0, 1, 0], [1, 0, 0, 0]], [[0, 0, 0, 1], [0, 0, 0, 1]])

@@ -23,7 +23,6 @@ from topshelf.models.blend import Blend, BlendRows
 from topshelf.ragged import Ragged
 from topshelf.recommender import Recommender
 from topshelf.training import fit, load, resume, save
-from topshelf.training.phases import Lists
 
 K = 5
 USERS, ITEMS = 120, 80
@@ -55,9 +54,9 @@ def valid_ndcgs(weights, runs) -> torch.Tensor:
     """Of every user, by the sum of standardised scores made whole: its rows are queries against the unit matrix."""
     tables = [all_scores(run.model) for run in runs]
     total = sum(weight * scores / scores.std(correction=0) for weight, scores in zip(weights, tables, strict=True))
-    lists = Lists.of(runs[0].dataset.split, "cpu")
+    split = runs[0].dataset.split
     unit = torch.eye(ITEMS, dtype=torch.float64)
-    found = evaluate(total, unit, lists.valid, train=lists.train, cutoffs=(K,), auc=False)
+    found = evaluate(total, unit, split.valid, train=split.train, cutoffs=(K,), auc=False)
     return found.per_user[f"ndcg@{K}"]
 
 

@@ -26,15 +26,18 @@ class Arrivals:
 
     users: IdMap  # R names: the data's ids for those whom the data know
     rows: Tensor  # (R,), their rows in the data, or NOT_KNOWN
-    lists: Ragged  # R lists of items
+    lists: Ragged  # R lists of items: their histories
+    seen: Ragged  # R lists of items that are not listed for them again: the same, and what they rated too low
 
     @property
     def is_known(self) -> Tensor:
         return self.rows != NOT_KNOWN
 
 
-def arrive(histories: Any, has: Ragged, users: IdMap, items: IdMap) -> Arrivals:
-    """The users of ``histories`` over the data's ``users`` and ``items``; ``has`` is what the data hold of each user.
+def arrive(histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdMap) -> Arrivals:
+    """The users of ``histories`` over the data's ``users`` and ``items``.
+
+    ``taken`` is what the data hold of each user, ``seen`` the same with what they rated too low to count as taken.
 
     ``histories`` maps ids of users to item ids; a user whom the data know keeps what they have there. Of a sequence of
     lists, all users are new and their positions are their names. Items that the data do not know are skipped, and a
@@ -50,22 +53,24 @@ def arrive(histories: Any, has: Ragged, users: IdMap, items: IdMap) -> Arrivals:
     owner = np.repeat(np.arange(len(named)), [len(some) for some in named.values()])
     index = _known_items([item for some in named.values() for item in some], items, bool((rows != NOT_KNOWN).any()))
     is_item = index != NOT_KNOWN
-    old = has.select(rows[rows != NOT_KNOWN])
-    old_owner = (rows != NOT_KNOWN).nonzero().squeeze(1)[old.owner()]
     whole = all(isinstance(name, int | np.integer) for name in names)
-    together = Interactions.from_indices(
-        np.concatenate([old_owner.numpy(), owner[is_item]]),
-        np.concatenate([old.indices.numpy(), index[is_item]]),
-        IdMap(pl.Series([name if whole else str(name) for name in names], dtype=None if names else pl.Int64)),
-        items,
-    )
-    return Arrivals(together.users, rows, together.ragged())
+    ids = IdMap(pl.Series([name if whole else str(name) for name in names], dtype=None if names else pl.Int64))
+
+    def joined(known: Ragged) -> Ragged:
+        old = known.select(rows[rows != NOT_KNOWN])
+        old_owner = (rows != NOT_KNOWN).nonzero().squeeze(1)[old.owner()]
+        owners = np.concatenate([old_owner.numpy(), owner[is_item]])
+        return Interactions.from_indices(
+            owners, np.concatenate([old.indices.numpy(), index[is_item]]), ids, items
+        ).ragged()
+
+    lists = joined(taken)
+    return Arrivals(ids, rows, lists, lists if seen is taken else joined(seen))
 
 
 def _say_similar(new: list[Any], users: IdMap) -> None:
     """Warn of new users who would be known if their ids were written as the data write them: 141 or 141.0 for 00141."""
-    plain = {_plain(name): name for name in new}
-    alike = {known: plain[key] for known in users.values.to_list() if (key := _plain(known)) in plain} if plain else {}
+    alike = {known: name for name in new if (known := users.similar(name)) is not None}
     if alike:
         known, name = next(iter(alike.items()))
         warnings.warn(
@@ -74,12 +79,6 @@ def _say_similar(new: list[Any], users: IdMap) -> None:
             TopshelfWarning,
             stacklevel=3,
         )
-
-
-def _plain(name: Any) -> str:
-    """An id without what spreadsheets add and take away."""
-    text = str(name).strip().casefold()
-    return (text.removesuffix(".0").lstrip("0") or "0") if text.removesuffix(".0").isdecimal() else text
 
 
 def _named(histories: Any) -> dict[Any, list[Any]]:

@@ -47,7 +47,8 @@ class Artifact:
 
     config     the run's; its k is the default length of a list
     users      ids of the known queries, by row; items: ids of the items; titles: theirs, where known
-    seen       what each known user has, whatever the model has learned from
+    seen       what each known user has, whatever the model has learned from: never listed for them again
+    taken      the same without what they rated too low: the history that new interactions are added to
     n_learned  (U,) how many items of each known user the model has learned from
     counts     (I,) how often each item was learned from: the popularity that unknown users get
     """
@@ -57,6 +58,7 @@ class Artifact:
     items: IdMap
     titles: list[str] | None
     seen: Ragged
+    taken: Ragged
     n_learned: Tensor
     counts: Tensor
     _stored: dict[str, Tensor]  # "queries" and "items" where the vectors are kept
@@ -102,8 +104,9 @@ class Artifact:
         encoder: Callable[[], Model],
     ) -> Artifact:
         stored: dict[str, Tensor] = {name: state[name] for name in ("queries", "items") if name in state}
-        seen, counts = _lists(state["seen"]), state["counts"]
-        return cls(config, users, items, titles, seen, state["n_learned"], counts, stored, encoder)
+        seen = _lists(state["seen"])
+        taken = _lists(state["taken"]) if "taken" in state else seen
+        return cls(config, users, items, titles, seen, taken, state["n_learned"], state["counts"], stored, encoder)
 
     @cached_property
     def model(self) -> Model:
@@ -231,7 +234,7 @@ def _checked(state: dict[str, Any], n_users: int, n_items: int) -> dict[str, Any
             raise ValueError(f"{name} must be {n} vectors, got shape {tuple(state[name].shape)}")
     if "queries" in state and state["queries"].size(1) != state["items"].size(1):
         raise ValueError("vectors of queries and items must be of one length")
-    for name in ("seen", "learned"):
+    for name in ("seen", "taken", "learned"):
         if name in state:
             _lists(state[name]).check(n_items, name, n_lists=n_users, unique=True)
     return state

@@ -22,7 +22,6 @@ from topshelf.ranking import NO_ITEM, Queries
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder
-from topshelf.training.phases import Lists
 
 GRID = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 SAMPLE = 1 << 22  # cells of users x items that the spread of a model's scores is taken from
@@ -84,10 +83,10 @@ class WeightSearch:
     @torch.no_grad()
     def __init__(self, runs: Sequence[Fitted]) -> None:
         self.k, self.n_items = runs[0].config.k, runs[0].model.n_items
-        self.lists = Lists.of(runs[0].dataset.split, "cpu")
+        self.train, self.valid = (runs[0].dataset.split.lists(part) for part in ("train", "valid"))
         everybody = QuerySet.known(runs[0].model.n_queries)
         self.encoded: list[Vectors] = [(run.model.encode_queries(everybody), run.model.encode_items()) for run in runs]
-        self.users = (self.lists.valid.counts > 0).nonzero().squeeze(1)
+        self.users = (self.valid.counts > 0).nonzero().squeeze(1)
         self.scales = [spread(queries, items) for queries, items in self.encoded]
 
     def weights(self) -> tuple[list[float], float]:
@@ -111,7 +110,7 @@ class WeightSearch:
         """NDCG@K (C, U) with each candidate as the weight of a part, which has none among the weights."""
         found: list[Tensor] = []
         for rows in _blocks(self.users, self.n_items):
-            wanted, masked = self.lists.valid.select(rows), self.lists.train.select(rows)
+            wanted, masked = self.valid.select(rows), self.train.select(rows)
             known = self._sum(rows, weights)
             kernels.hide(known, masked.indptr, masked.indices)  # what is -inf here stays so in every sum
             added = _scores(self.encoded[part], rows).div_(self.scales[part])
@@ -227,9 +226,8 @@ def _differences(a: Split, b: Split) -> Iterator[str]:
     for ids in ("users", "items"):
         if not getattr(a, ids).values.equals(getattr(b, ids).values):
             yield ids
-    lists = [Lists.of(split, "cpu") for split in (a, b)]
-    for part in vars(lists[0]):
-        one, other = (getattr(some, part) for some in lists)
+    for part in a.parts:
+        one, other = (split.lists(part) for split in (a, b))
         if not (torch.equal(one.indptr, other.indptr) and torch.equal(one.indices, other.indices)):
             yield f"{part} interactions"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -71,22 +73,37 @@ class QuerySet:
         return self.rows
 
 
+class EventLists(NamedTuple):
+    """What happened, per query in order and with repeats; ``times (m,)`` are seconds, None where they are unknown."""
+
+    items: Ragged
+    times: Tensor | None
+
+
 @dataclass(frozen=True, eq=False)
 class Context:
     """The data that a model's vectors, and draws of negatives, are made of. Nothing of it is saved with a model.
 
-    ``histories``: the training items of each known query, sorted and unique. ``sequences``: the same as they happened,
-    in order and with repeats, where that is known; ``times (m,)``: the seconds of those events.
+    ``histories``: the training items of each known query, sorted and unique. ``events``: the same as they happened, for
+    models that need order or times; made by ``load_events`` when first asked, None where the data do not have them.
     """
 
     histories: Ragged
     n_items: int
-    sequences: Ragged | None = None
-    times: Tensor | None = None
+    load_events: Callable[[], EventLists | None] = lambda: None
+
+    @cached_property
+    def events(self) -> EventLists | None:
+        return self.load_events()
 
     def to(self, device: torch.device | str) -> Context:
-        moved = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Context(**{name: value.to(device) if hasattr(value, "to") else value for name, value in moved.items()})
+        def moved() -> EventLists | None:
+            if self.events is None:
+                return None
+            items, times = self.events
+            return EventLists(items.to(device), None if times is None else times.to(device))
+
+        return Context(self.histories.to(device), self.n_items, moved)
 
 
 class Encoded(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +74,9 @@ class Recommender:
     ) -> pl.DataFrame:
         """The best ``k`` items of each user (default: all users), one row per place.
 
-        ``filter_seen`` leaves out all that the user has in the data, the test part included. A user with fewer than k
-        items left gets a shorter list; one from whom the model has learned nothing gets the most popular items, without
-        scores.
+        ``filter_seen`` leaves out all that the user has in the data, the test part and low ratings included. A user
+        with fewer than k items left gets a shorter list; one from whom the model has learned nothing gets the most
+        popular items, without scores.
         """
         artifact = self.artifact
         queries = QuerySet.known(len(artifact.users)) if users is None else QuerySet(rows=_rows(artifact.users, users))
@@ -105,8 +104,8 @@ class Recommender:
         users as before, list the popular items for new ones beside them, and refuse where all users are new.
         """
         artifact = self.artifact
-        arrived = arrive(histories, artifact.seen, artifact.users, artifact.items)
-        exclude = arrived.lists if filter_seen else None
+        arrived = arrive(histories, artifact.taken, artifact.seen, artifact.users, artifact.items)
+        exclude = arrived.seen if filter_seen else None
         ranked = artifact.rank(self._arrived_queries(arrived), k, exclude=exclude)
         return self._table("user", arrived.users, torch.arange(len(arrived.users)), ranked)
 
@@ -225,9 +224,6 @@ def _dataset(data: Any, config: RunConfig) -> Dataset:
         is_matrix = isinstance(data, np.ndarray) or hasattr(data, "tocsr")
         columns = settings.model_dump(include={"user", "item", "weight", "timestamp", "dates"})
         data = Interactions.from_csr(data) if is_matrix else Interactions.from_frame(data, **columns)
-    if settings.min_rating is not None or settings.core:
-        floor = None if settings.min_rating is None else float(np.float32(settings.min_rating))  # as weights are kept
-        table, notes = prepare(data.to_frame(), min_rating=floor, core=settings.core), data.notes
-        data = replace(Interactions.from_frame(table), notes=notes)
+    data, below = prepare(data, min_rating=settings.min_rating, core=settings.core)
     kept = {"split", "test_fraction", "valid_fraction", "last_n", "split_seed", "noise"}
-    return split_interactions(data, name="table", seed=config.seed, **settings.model_dump(include=kept))
+    return split_interactions(data, name="table", below=below, seed=config.seed, **settings.model_dump(include=kept))

@@ -12,7 +12,7 @@ from hypothesis import given
 from scipy import sparse
 
 from data.strategies import interactions, modest, pairs_of
-from topshelf.data import IdMap, Interactions, merge
+from topshelf.data import IdMap, Interactions, concatenate
 from topshelf.errors import DataError
 
 UUIDS = [uuid.UUID(int=value) for value in (7, 3, 11)]
@@ -104,9 +104,9 @@ def test_counts_rows_and_ragged_agree():
 
 @modest
 @given(interactions(with_time=True))
-def test_a_part_and_its_rest_merge_into_the_whole(data):
+def test_a_part_and_its_rest_make_the_whole(data):
     mask = np.random.default_rng(0).random(len(data)) < 0.5
-    whole = merge(data.where(mask), data.where(~mask))
+    whole = concatenate(data.where(mask), data.where(~mask))
     assert whole.to_frame().equals(data.to_frame())
 
 
@@ -237,11 +237,11 @@ def test_matrices_that_cannot_be_used_are_refused(matrix, message):
         Interactions.from_csr(matrix)
 
 
-def test_only_sets_over_the_same_ids_are_merged():
+def test_only_sets_over_the_same_ids_are_concatenated():
     one = Interactions.from_csr(np.eye(2))
-    assert len(merge(one, Interactions.from_csr(np.eye(2)))) == 2
-    with pytest.raises(DataError, match="only interactions over the same users can be merged"):
-        merge(one, Interactions.from_csr(np.eye(3)))
+    assert len(concatenate(one, Interactions.from_csr(np.eye(2)))) == 2
+    with pytest.raises(DataError, match="only interactions over the same users can be concatenated"):
+        concatenate(one, Interactions.from_csr(np.eye(3)))
 
 
 @pytest.mark.parametrize("library", [pl.DataFrame, pd.DataFrame])

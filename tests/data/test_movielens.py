@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from topshelf.data import Interactions, load_split, prepare, read_interactions
+from topshelf.data import Interactions, load_split, read_interactions
 from topshelf.data.given import read_given
 from topshelf.data.movielens import (
     WHEEL_SHA256,
@@ -15,7 +15,6 @@ from topshelf.data.movielens import (
     read_titles,
     read_wheel,
 )
-from topshelf.data.readers import from_table
 from topshelf.errors import DataError
 
 # Of the lines "user<TAB>item\n" (original ids, dense order) of the paper's movielens-100k.zip (4ab66c07...).
@@ -62,7 +61,7 @@ def test_titles_follow_the_dense_items(wheel):
 
 
 def test_all_ratings_are_read_with_their_times(wheel):
-    data = from_table(read_ratings(wheel))
+    data = Interactions.from_canonical(read_ratings(wheel))
     assert (data.n_users, data.n_items, len(data)) == (943, 1682, 100_000)
     assert (data.weight.min(), data.weight.max()) == (1, 5)
     assert data.timestamp.dtype.kind == "i"
@@ -72,7 +71,7 @@ def test_the_extracted_file_reads_the_same(wheel, tmp_path):
     ratings = read_ratings(wheel)
     named = ratings.rename({"user": "user_id:token", "item": "item_id:token", "weight": "rating:float"})
     named.write_csv(tmp_path / "ml-100k.inter", separator="\t")
-    assert read_interactions(tmp_path / "ml-100k.inter").to_frame().equals(from_table(prepare(ratings)).to_frame())
+    assert read_interactions(tmp_path / "ml-100k.inter").to_frame().equals(Interactions.from_canonical(ratings).to_frame())
 
 
 def test_a_changed_wheel_is_not_used(tmp_path):

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from command_line import run_topshelf
-from topshelf.data import Interactions, load_split, prepare, read_interactions
+from topshelf.data import Interactions, load_split, read_interactions
 from topshelf.data.movielens import read_ratings
 from topshelf.data.notes import Notes
 from topshelf.errors import TopshelfWarning
@@ -112,7 +112,7 @@ def test_repeated_rows_of_a_file_are_counted_and_said(tmp_path):
     pl.concat([frame, frame.head(7)]).write_csv(path)
     assert f"7 of {len(frame) + 7} rows repeat a user and an item" in load_split(path).notes[0]
     assert read_interactions(path).notes.repeats == 7
-    assert len(prepare(pl.concat([frame, frame.head(7)]))) == len(frame)
+    assert len(Interactions.from_frame(pl.concat([frame, frame.head(7)]))) == len(frame)
 
 
 def test_the_recommender_keeps_the_notes(shop):

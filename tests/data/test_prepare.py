@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.strategies import interactions, modest, pairs_of
-from topshelf.data import prepare
+from topshelf.data import Interactions, prepare
 from topshelf.data.prepare import core_mask
 from topshelf.errors import ConfigError, DataError
 
 FRAME = pl.DataFrame({"user": ["a", "a", "b", "a"], "item": [1, 2, 1, 1], "weight": [2.0, 5.0, 3.0, 5.0]})
+DATA = Interactions.from_frame(FRAME)
 
 
 def slow_core(pairs: set[tuple[int, int]], core: int) -> set[tuple[int, int]]:
@@ -42,33 +43,30 @@ def test_the_core_of_a_core_is_itself(data, core):
 
 
 def test_the_first_of_repeated_pairs_decides_before_the_floor():
-    assert prepare(FRAME, min_rating=3).rows() == [("a", 2, 5.0), ("b", 1, 3.0)]
-
-
-def test_a_lazy_frame_is_as_good():
-    assert prepare(FRAME.lazy(), core=1).equals(prepare(FRAME))
+    assert prepare(DATA, min_rating=3)[0].to_frame().rows() == [("a", 2, 5.0), ("b", 1, 3.0)]
 
 
 def test_the_core_is_applied_after_the_floor():
     frame = pl.DataFrame({"user": [1, 1, 2, 2], "item": [1, 2, 1, 2], "rating": [5, 5, 5, 1]})
-    assert len(prepare(frame, core=2)) == 4
+    data = Interactions.from_frame(frame)
+    assert len(prepare(data, core=2)[0]) == 4
     with pytest.raises(DataError, match=r"the 2-core is empty.*there were 3 interactions before"):
-        prepare(frame, core=2, min_rating=3)
+        prepare(data, core=2, min_rating=3)
 
 
 def test_a_floor_above_all_ratings_says_so():
     with pytest.raises(DataError, match=r"no rating reaches min_rating 6; the highest is 5.0"):
-        prepare(FRAME, min_rating=6)
+        prepare(DATA, min_rating=6)
 
 
 def test_a_floor_without_ratings_is_a_wrong_setting():
     with pytest.raises(ConfigError, match="min_rating must be left out"):
-        prepare(FRAME.drop("weight"), min_rating=3)
+        prepare(Interactions.from_frame(FRAME.drop("weight")), min_rating=3)
 
 
 def test_a_negative_core_is_a_wrong_setting():
     with pytest.raises(ConfigError, match="core must be >= 0, got -1"):
-        prepare(FRAME, core=-1)
+        prepare(DATA, core=-1)
 
 
 def test_no_pairs_have_an_empty_core():

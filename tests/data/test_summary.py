@@ -7,12 +7,12 @@ import json
 import numpy as np
 
 from topshelf.data import DATASETS, Interactions, generate, make_split
-from topshelf.data.datasets import Source
-from topshelf.data.summary import catalogue, describe, describe_split
+from topshelf.data.datasets import whole
+from topshelf.data.summary import dataset_table, describe, describe_split
 
 
 def test_a_description_counts_and_fits_json():
-    facts = describe(Source("tiny", Interactions.from_csr(np.array([[1, 2], [0, 4]]))))
+    facts = describe(whole("tiny", Interactions.from_csr(np.array([[1, 2], [0, 4]]))))
     assert (facts["users"], facts["items"], facts["interactions"], facts["density"]) == (2, 2, 3, 0.75)
     assert (facts["per_user"]["p0"], facts["per_user"]["p100"]) == (1, 2)
     assert facts["ratings"] == [1.0, 4.0]
@@ -31,7 +31,7 @@ def test_a_split_is_described_by_its_parts():
 def test_the_catalogue_says_what_is_at_hand_or_damaged(cache):
     cache.mkdir()
     (cache / "food.zip").write_bytes(b"x")
-    at_hand = {entry["name"]: entry["at_hand"] for entry in catalogue()}
+    at_hand = {entry["name"]: entry["at_hand"] for entry in dataset_table()}
     assert list(at_hand) == list(DATASETS)
     assert at_hand["synthetic"] == "generated"
     assert at_hand["food"] == "damaged file"

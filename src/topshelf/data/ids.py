@@ -64,6 +64,14 @@ class IdMap:
         key = self._key(id)
         return None if key is None else self._positions.get(key)
 
+    def similar(self, id: Any) -> Any:
+        """A known id that differs only in what spreadsheets add and take away (00141, 141, 141.0), or None."""
+        return self._plain_ids.get(_plain(id))
+
+    @cached_property
+    def _plain_ids(self) -> dict[str, Any]:
+        return {_plain(value): value for value in self.values.to_list()}
+
     @cached_property
     def _positions(self) -> dict[Any, int]:
         return {value: position for position, value in enumerate(self.values.to_list())}
@@ -93,3 +101,8 @@ class IdMap:
         if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
             return pl.Series(ids).cast(self.values.dtype, strict=False)
         return pl.Series([self._key(value) for value in ids], dtype=self.values.dtype)
+
+
+def _plain(id: Any) -> str:
+    text = str(id).strip().casefold()
+    return (text.removesuffix(".0").lstrip("0") or "0") if text.removesuffix(".0").isdecimal() else text

@@ -1,9 +1,10 @@
-"""Interactions in compressed rows."""
+"""Interactions: who took what, as sorted pairs in compressed rows, and every event behind them."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from scipy import sparse
 
 from topshelf.data.columns import LARGEST_RATING, canonical
+from topshelf.data.events import Events, bounds, by_user, concatenate_events
 from topshelf.data.frames import of_frame
 from topshelf.data.ids import IdMap
 from topshelf.data.memory import available, size
@@ -26,7 +28,9 @@ class Interactions:
     """Who took what: row ``u`` is ``indices[indptr[u]:indptr[u + 1]]``, sorted and unique.
 
     ``indptr (n_users + 1,)`` and ``indices (n,)`` are int64. ``weight`` (ratings, float32) and ``timestamp``
-    (int64 or float64 seconds) are aligned with ``indices``, or None. ``notes`` say what the reading left out.
+    (int64 or float64 seconds) are aligned with ``indices``, or None; of several rows with one pair they are the first
+    row's. ``events`` has all rows of the source in the order they happened, or None where there is no such order, as in
+    a matrix. ``notes`` say what the reading left out.
     """
 
     indptr: np.ndarray
@@ -36,6 +40,7 @@ class Interactions:
     weight: np.ndarray | None = None
     timestamp: np.ndarray | None = None
     notes: Notes = NO_NOTES
+    events: Events | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -70,24 +75,40 @@ class Interactions:
         return Ragged(*(torch.from_numpy(x if x.flags.writeable else x.copy()) for x in (self.indptr, self.indices)))
 
     def where(self, mask: np.ndarray) -> Interactions:
-        """The interactions under ``mask (n,)``, with the same id maps."""
-        running = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
+        """The interactions under ``mask (n,)`` and their events, with the same id maps."""
         return Interactions(
-            running[self.indptr],
+            bounds(mask)[self.indptr],
             self.indices[mask],
             self.users,
             self.items,
             None if self.weight is None else self.weight[mask],
             None if self.timestamp is None else self.timestamp[mask],
+            events=None if self.events is None else self.events.where(np.append(mask, False)[self._pair_of_event]),
         )
+
+    @cached_property
+    def _pair_of_event(self) -> np.ndarray:
+        """Which interaction each event is of, (m,); n for one whose pair another part of a split has."""
+        assert self.events is not None
+        keys, wanted = self.keys(), self.events.rows() * max(self.n_items, 1) + self.events.indices
+        places = np.searchsorted(keys, wanted)
+        return np.where(np.append(keys, -1)[places] == wanted, places, len(self))
 
     def none(self) -> Interactions:
         """No interactions, with the same id maps."""
-        return self.where(np.zeros(len(self), dtype=bool))
+        weight, timestamp = (None if x is None else x[:0] for x in (self.weight, self.timestamp))
+        events = None if self.events is None else self.events.none()
+        nothing = np.zeros_like(self.indptr), self.indices[:0]
+        return Interactions(*nothing, self.users, self.items, weight, timestamp, events=events)
 
-    def keys(self) -> np.ndarray:
-        """One number for each interaction, ascending, (n,): the same in all sets over the same id maps."""
-        return self.rows() * max(self.n_items, 1) + self.indices
+    def keys(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """One number for each interaction of the users ``start`` to ``stop``, ascending.
+
+        The same in all sets over the same id maps.
+        """
+        indptr = self.indptr[start : None if stop is None else stop + 1]
+        rows = np.repeat(np.arange(start, start + len(indptr) - 1), np.diff(indptr))
+        return rows * max(self.n_items, 1) + self.indices[indptr[0] : indptr[-1]]
 
     def without(self, *others: Interactions) -> Interactions:
         """The interactions that none of the others holds; each of theirs must be here."""
@@ -98,17 +119,30 @@ class Interactions:
             is_left[np.searchsorted(keys, other.keys())] = False
         return self.where(is_left)
 
-    def to_frame(self) -> pl.DataFrame:
-        """Table of external ids: ``user``, ``item`` and, where known, ``weight`` and ``timestamp``."""
+    def to_frame(self, *, events: bool = False) -> pl.DataFrame:
+        """Table of external ids: ``user``, ``item`` and, where known, ``weight`` and ``timestamp``.
+
+        One row per pair; with ``events`` one row per event, in the order it happened for each user.
+        """
+        rows = self if not events else self.events
+        if rows is None:
+            raise DataError(
+                "these interactions have no events: their source has no order, or was noise. Leave events out."
+            )
         columns: dict[str, Any] = {
-            "user": self.users.values.gather(self.rows()),
-            "item": self.items.values.gather(self.indices),
+            "user": self.users.values.gather(rows.rows()),
+            "item": self.items.values.gather(rows.indices),
         }
-        if self.weight is not None:
-            columns["weight"] = self.weight
-        if self.timestamp is not None:
-            columns["timestamp"] = self.timestamp
-        return pl.DataFrame(columns)
+        extra = {"weight": rows.weight, "timestamp": rows.timestamp}
+        return pl.DataFrame(columns | {name: values for name, values in extra.items() if values is not None})
+
+    def to_csr(self) -> sparse.csr_array:
+        """A SciPy matrix, users by items, of the weights, or of ones where there are none.
+
+        :meth:`from_csr` reads it again, but for weights of 0, which are no interactions there.
+        """
+        values = np.ones(len(self), dtype=np.float32) if self.weight is None else self.weight
+        return sparse.csr_array((values, self.indices, self.indptr), shape=(self.n_users, self.n_items))
 
     @classmethod
     def from_frame(
@@ -129,16 +163,18 @@ class Interactions:
         table, notes = canonical(
             of_frame(frame, "the table"), Columns(user, item, weight, timestamp, dates), "the table"
         )
-        return cls.from_canonical(table, IdMap.sorted_from(table["user"]), IdMap.sorted_from(table["item"]), notes)
+        return cls.from_canonical(table, notes=notes)
 
     @classmethod
     def from_canonical(
-        cls, table: pl.DataFrame, users: IdMap, items: IdMap, notes: Notes | None = None
+        cls, table: pl.DataFrame, users: IdMap | None = None, items: IdMap | None = None, notes: Notes = NO_NOTES
     ) -> Interactions:
-        """From a checked table with our column names (see ``columns.canonical``) and given id maps."""
+        """From a checked table with our column names, such as :func:`read` returns; ids not given are those in it."""
+        users = IdMap.sorted_from(table["user"]) if users is None else users
+        items = IdMap.sorted_from(table["item"]) if items is None else items
         extra = {name: table[name].to_numpy() for name in ("weight", "timestamp") if name in table.columns}
-        found = cls.from_indices(users.index(table["user"]), items.index(table["item"]), users, items, **extra)
-        return found if notes is None else replace(found, notes=notes + replace(found.notes, rows=0))
+        data = cls.from_indices(users.index(table["user"]), items.index(table["item"]), users, items, **extra)
+        return replace(data, notes=notes + replace(data.notes, rows=0 if notes.rows else len(table)))
 
     @classmethod
     def from_csr(cls, matrix: Any) -> Interactions:
@@ -164,8 +200,8 @@ class Interactions:
             raise DataError(f"matrix of shape {table.shape} has more ids than fit into memory ({size(free)} are free).")
         users, items = IdMap.range(table.shape[0]), IdMap.range(table.shape[1])
         weight = None if (values == 1).all() else values
-        found = cls.from_indices(rows, cols, users, items, weight=weight)
-        return replace(found, notes=replace(found.notes, unknown_cells=int(is_unknown.sum())))
+        data = cls.from_indices(rows, cols, users, items, weight=weight)
+        return replace(data, notes=replace(data.notes, unknown_cells=int(is_unknown.sum())), events=None)
 
     @classmethod
     def from_indices(
@@ -177,24 +213,30 @@ class Interactions:
         weight: np.ndarray | None = None,
         timestamp: np.ndarray | None = None,
     ) -> Interactions:
-        """From dense indices in any order; of several equal pairs the first is kept."""
+        """From dense indices, one pair per event; of several equal pairs the first is kept, and all are ``events``."""
         rows, cols = _checked_index("user", rows, len(users)), _checked_index("item", cols, len(items))
         if len(rows) != len(cols):
             raise DataError(f"rows and cols must be of the same length, got {len(rows)} and {len(cols)}.")
         weight, timestamp = _values("weight", weight, len(rows)), _values("timestamp", timestamp, len(rows))
-        key = rows * max(len(items), 1) + cols
-        order = np.argsort(key, kind="stable")  # stable: the first of equal pairs stays first
+        order = by_user(rows, len(users))
+        indptr = bounds(np.bincount(rows, minlength=len(users)))
+        cols = cols[order]
+        weight, timestamp = (None if x is None else x[order] for x in (weight, timestamp))
+        key = np.repeat(np.arange(len(users)) * max(len(items), 1), np.diff(indptr)) + cols
+        order = np.argsort(key, kind="stable")  # quick, for users are in order; of equal pairs the first stays first
         key = key[order]
-        order = order[np.concatenate([[True], key[1:] != key[:-1]])] if len(key) else order
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[order], minlength=len(users)))])
+        is_first = np.append(True, key[1:] != key[:-1]) if len(key) else np.zeros(0, dtype=bool)
+        first = order[is_first]
+        del key, order
         return cls(
-            indptr.astype(np.int64),
-            cols[order],
+            bounds(is_first)[indptr],
+            cols[first],
             users,
             items,
-            None if weight is None else weight[order].astype(np.float32),
-            None if timestamp is None else _seconds(timestamp[order]),
-            Notes(repeats=len(rows) - len(order), rows=len(rows)),
+            None if weight is None else weight[first],
+            None if timestamp is None else timestamp[first],
+            Notes(repeats=len(rows) - len(first), rows=len(rows)),
+            Events.in_time(indptr, cols, timestamp, weight),
         )
 
 
@@ -217,7 +259,7 @@ def _cells(matrix: Any) -> sparse.coo_array:
 
 
 def _values(name: str, values: Any, n: int) -> np.ndarray | None:
-    """Weights or times beside n pairs: one finite number each."""
+    """Weights as float32 or times as int64 or float64, one finite number for each of n pairs."""
     if values is None:
         return None
     values = np.asarray(values)
@@ -227,11 +269,8 @@ def _values(name: str, values: Any, n: int) -> np.ndarray | None:
     if n and values.dtype.kind == "f" and not (-most <= values.min() and values.max() <= most):  # NaN fails too
         place = int(np.argmin(np.abs(values) <= most))
         raise DataError(f"{name} must be finite, got {values[place]} in place {place}.")
-    return values
-
-
-def _seconds(timestamp: np.ndarray) -> np.ndarray:
-    return timestamp.astype(np.float64 if timestamp.dtype.kind == "f" else np.int64)
+    dtype = np.float32 if name == "weight" else np.float64 if values.dtype.kind == "f" else np.int64
+    return values.astype(dtype, copy=False)
 
 
 def _checked_index(name: str, index: Any, size: int) -> np.ndarray:
@@ -254,23 +293,21 @@ def _check_range(name: str, index: np.ndarray, size: int) -> None:
         raise DataError(f"{name} index {wrong} is outside the {size} known {name}s (0 to {size - 1}).")
 
 
-def merge(first: Interactions, *others: Interactions) -> Interactions:
-    """All interactions of several sets over the same id maps, such as train and validation."""
+def concatenate(first: Interactions, *others: Interactions) -> Interactions:
+    """All interactions and events of several sets over the same id maps, such as train and validation."""
     sets = (first, *others)
     for name, other in itertools.product(("users", "items"), others):
         one, two = getattr(first, name), getattr(other, name)
         if one is not two and not one.values.equals(two.values):
-            raise DataError(f"only interactions over the same {name} can be merged, got {one} and {two}.")
+            raise DataError(f"only interactions over the same {name} can be concatenated, got {one} and {two}.")
+    filled = [some for some in sets if len(some)]
 
     def all_of(name: str) -> np.ndarray | None:
-        parts = [getattr(some, name) for some in sets]
-        return None if any(part is None for part in parts) else np.concatenate(parts)
+        parts = [getattr(some, name) for some in filled]
+        return None if not parts or any(part is None for part in parts) else np.concatenate(parts)
 
-    return Interactions.from_indices(
-        np.concatenate([some.rows() for some in sets]),
-        np.concatenate([some.indices for some in sets]),
-        first.users,
-        first.items,
-        all_of("weight"),
-        all_of("timestamp"),
-    )
+    rows, cols = (np.concatenate(parts) for parts in ([s.rows() for s in sets], [s.indices for s in sets]))
+    data = Interactions.from_indices(rows, cols, first.users, first.items, all_of("weight"), all_of("timestamp"))
+    events = [some.events for some in sets if some.events is not None]
+    is_known = all(some.events is not None for some in filled)
+    return replace(data, events=concatenate_events(events) if events and is_known else None)

@@ -6,18 +6,19 @@ tests/data/test_movielens.py proves it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from topshelf.data.columns import canonical
 from topshelf.data.download import fetch_wheel, verify
-from topshelf.data.given import GivenSplit, tab_separated
-from topshelf.data.interactions import IdMap
+from topshelf.data.given import given_split, tab_separated
+from topshelf.data.interactions import IdMap, Interactions
 from topshelf.data.names import GUESS
+from topshelf.data.notes import NO_NOTES
 from topshelf.data.prepare import prepare
-from topshelf.data.readers import from_table
-from topshelf.data.splits import ratio_split
+from topshelf.data.splits import Split, ratio_split
 from topshelf.data.unpack import member_bytes, open_zip
 from topshelf.errors import DataError
 
@@ -31,12 +32,13 @@ def fetch_movielens_from_registry(cache: Path) -> Path:
     return fetch_wheel("recbole==1.2.1", WHEEL, WHEEL_SHA256, Path(cache))
 
 
-def read_wheel(wheel: Path) -> tuple[GivenSplit, list[str]]:
+def read_wheel(wheel: Path) -> tuple[Split, list[str]]:
     """The paper's split of MovieLens 100K, and the titles of its items."""
-    # Without ratings and times, so that it does not matter whether this file or the paper's was at hand.
-    table = prepare(read_ratings(wheel), min_rating=3, core=10).select("user", "item")
-    train, test = ratio_split(from_table(table), test_fraction=0.2, seed=0)
-    return GivenSplit(train, test), read_titles(wheel, train.items)
+    data, _ = prepare(Interactions.from_canonical(read_ratings(wheel)), min_rating=3, core=10)
+    # Pairs alone, so that it does not matter whether this file or the paper's was at hand.
+    pairs = replace(data, weight=None, timestamp=None, events=None, notes=NO_NOTES)
+    train, test = ratio_split(pairs, test_fraction=0.2, seed=0)
+    return given_split(train=train, test=test), read_titles(wheel, train.items)
 
 
 def read_ratings(wheel: Path) -> pl.DataFrame:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from topshelf.data.interactions import Interactions, merge
+from topshelf.data.interactions import Interactions, concatenate
 from topshelf.data.sampling import draw_distinct
 from topshelf.data.splits import ROUNDING
 from topshelf.errors import at_least
@@ -19,11 +21,11 @@ def add_false_positives(
 
     ``exclude`` holds interactions that are never drawn: validation and test, for a split must stay disjoint.
     Never more than the user has negatives. The paper's noise (appendix); for the train part only. The result
-    has no weights and no timestamps, for false interactions have none.
+    has no weights, timestamps and events, for false interactions have none.
     """
     at_least("ratio", ratio, 0.0)
     n_items = train.n_items
-    known = train if exclude is None else merge(train, exclude)
+    known = train if exclude is None else concatenate(train, exclude)
     wanted = np.ceil(ratio * train.counts - ROUNDING).clip(0).astype(np.int64)
     wanted = np.minimum(wanted, n_items - known.counts)
     generator = np.random.default_rng(seed)
@@ -38,7 +40,8 @@ def add_false_positives(
     )
     chosen = [_choose(known, user, int(wanted[user]), generator) for user in np.flatnonzero(is_full).tolist()]
     keys = np.concatenate([train.keys(), added, *chosen])
-    return Interactions.from_indices(keys // n_items, keys % n_items, train.users, train.items)
+    noisy = Interactions.from_indices(keys // n_items, keys % n_items, train.users, train.items)
+    return replace(noisy, events=None)
 
 
 def _choose(known: Interactions, user: int, size: int, generator: np.random.Generator) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -79,14 +78,6 @@ def _option(name: str) -> str:
 
 
 NO_NOTES = Notes()
-
-
-def total(parts: Iterable[Notes]) -> Notes:
-    """The notes of several parts as one."""
-    whole = Notes()
-    for part in parts:
-        whole += part
-    return whole
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -1,57 +1,62 @@
-"""Cleaning before the split: one row per pair, a rating floor, and the k-core."""
+"""Cleaning before the split: a rating floor and the k-core."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
-from topshelf.data.columns import Table, canonical
-from topshelf.data.interactions import IdMap
-from topshelf.data.names import GUESS
-from topshelf.data.notes import Notes
+from topshelf.data.events import bounds
+from topshelf.data.interactions import IdMap, Interactions
 from topshelf.errors import ConfigError, DataError, at_least
 
 
-def prepare(frame: pl.DataFrame | pl.LazyFrame, *, min_rating: float | None = None, core: int = 0) -> pl.DataFrame:
-    """Keep the first row of each (user, item), then ratings >= ``min_rating``, then the ``core``-core.
+def prepare(data: Interactions, *, min_rating: float | None = None, core: int = 0) -> tuple[Interactions, Interactions]:
+    """Keep ratings >= ``min_rating``, then the ``core``-core. Returns what is kept, and what is below the floor.
 
-    The k-core remains when users and items with fewer than k interactions are removed until none is left.
-    ``frame`` has our column names, as ``read`` returns it; columns under other common names are found too.
+    The k-core remains when users and items with fewer than k interactions are removed until none is left. Of several
+    rows with one pair the first decides. What is below the floor is no positive, but the user has seen it: it comes
+    back over the users and items that are kept.
     """
-    return prepared(canonical(frame.lazy(), GUESS, "the table"), min_rating=min_rating, core=core).frame
-
-
-def prepared(table: Table, *, min_rating: float | None = None, core: int = 0) -> Table:
-    """A table that was read, cleaned; its notes count the repeated rows."""
     at_least("core", core, 0)
-    frame = table.frame.unique(subset=["user", "item"], keep="first", maintain_order=True)
-    notes = table.notes + Notes(repeats=len(table.frame) - len(frame))
-    if min_rating is not None:
-        frame = _above(frame, min_rating)
-    return Table(_k_core(frame, core) if core > 1 else frame, notes)
+    if min_rating is None and core <= 1:
+        return data, data.none()
+    is_kept = np.ones(len(data), dtype=bool) if min_rating is None else _above(data, min_rating)
+    is_below = ~is_kept
+    if core > 1:
+        is_kept[is_kept] = _k_core(data.rows()[is_kept], data.indices[is_kept], core)
+    rows = data.rows()
+    is_user = np.bincount(rows[is_kept], minlength=data.n_users) > 0
+    is_item = np.bincount(data.indices[is_kept], minlength=data.n_items) > 0
+    users, items = (_fewer(ids, kept) for ids, kept in ((data.users, is_user), (data.items, is_item)))
+    kept, below = (
+        _over(data.where(mask & is_user[rows] & is_item[data.indices]), is_user, is_item, users, items)
+        for mask in (is_kept, is_below)
+    )
+    return replace(kept, notes=data.notes), below
 
 
-def _above(table: pl.DataFrame, min_rating: float) -> pl.DataFrame:
-    if "weight" not in table.columns:
+def _above(data: Interactions, min_rating: float) -> np.ndarray:
+    if data.weight is None:
         raise ConfigError(
             f"min_rating must be left out when the data have no ratings, got {min_rating!r}. "
             "Name the rating column with --rating-column (in Python weight=...)."
         )
-    kept = table.filter(pl.col("weight") >= min_rating)
-    if kept.is_empty():
-        raise DataError(f"no rating reaches min_rating {min_rating!r}; the highest is {table['weight'].max()!r}.")
-    return kept
+    is_kept: np.ndarray = data.weight >= np.float32(min_rating)  # as weights are kept
+    if not is_kept.any():
+        raise DataError(f"no rating reaches min_rating {min_rating!r}; the highest is {float(data.weight.max())!r}.")
+    return is_kept
 
 
-def _k_core(table: pl.DataFrame, core: int) -> pl.DataFrame:
-    users, items = (IdMap.sorted_from(table[role]).index(table[role]) for role in ("user", "item"))
-    kept = core_mask(users, items, core)
-    if not kept.any():
+def _k_core(users: np.ndarray, items: np.ndarray, core: int) -> np.ndarray:
+    mask = core_mask(users, items, core)
+    if not mask.any():
         raise DataError(
             f"the {core}-core is empty: no group of users and items has {core} interactions each. "
-            f"Use a smaller core than {core} (there were {len(table):,} interactions before this step)."
+            f"Use a smaller core than {core} (there were {len(users):,} interactions before this step)."
         )
-    return table.filter(pl.Series(kept))
+    return mask
 
 
 def core_mask(users: np.ndarray, items: np.ndarray, core: int) -> np.ndarray:
@@ -65,3 +70,15 @@ def core_mask(users: np.ndarray, items: np.ndarray, core: int) -> np.ndarray:
     mask = np.zeros(len(users), dtype=bool)
     mask[alive] = True
     return mask
+
+
+def _fewer(ids: IdMap, kept: np.ndarray) -> IdMap:
+    return ids if kept.all() else IdMap(ids.values.filter(pl.Series(kept)))
+
+
+def _over(data: Interactions, is_user: np.ndarray, is_item: np.ndarray, users: IdMap, items: IdMap) -> Interactions:
+    """The same interactions over id maps without the users and items that have none."""
+    item = np.cumsum(is_item) - 1
+    events = None if data.events is None else data.events.over(is_user, item)
+    indptr, indices = bounds(data.counts[is_user]), item[data.indices]
+    return replace(data, indptr=indptr, indices=indices, users=users, items=items, events=events)

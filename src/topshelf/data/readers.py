@@ -12,11 +12,10 @@ from pathlib import Path
 import polars as pl
 
 from topshelf.data.columns import Table, attempt, canonical, not_utf8, whole_numbers
-from topshelf.data.interactions import IdMap, Interactions
+from topshelf.data.interactions import Interactions
 from topshelf.data.layouts import UNQUOTED, Layout, are_lists, sniff
 from topshelf.data.memory import Allowance
-from topshelf.data.names import IGNORE, OPTIONS, Columns
-from topshelf.data.notes import Notes
+from topshelf.data.names import GUESS, IGNORE, OPTIONS, Columns
 from topshelf.data.unpack import gunzip
 from topshelf.errors import DataError
 
@@ -40,13 +39,8 @@ def read_interactions(
     separator: str | None = None,
 ) -> Interactions:
     """Interactions of one file; see :func:`read`. Their ``notes`` say what was left out."""
-    return from_table(*read_table(path, Columns(user, item, weight, timestamp, dates), separator))
-
-
-def from_table(table: pl.DataFrame, notes: Notes | None = None) -> Interactions:
-    """Interactions of a table that :func:`read` or :func:`prepare` returned."""
-    users, items = IdMap.sorted_from(table["user"]), IdMap.sorted_from(table["item"])
-    return Interactions.from_canonical(table, users, items, notes)
+    table, notes = read_table(path, Columns(user, item, weight, timestamp, dates), separator)
+    return Interactions.from_canonical(table, notes=notes)
 
 
 def read(
@@ -85,6 +79,19 @@ def _read_content(content: Content, wanted: Columns, source: str, separator: str
     if layout.is_lists:
         return _read_lists(content, source)
     return read_text(_scan(content, layout), wanted, source, is_raw=layout.separator in UNQUOTED)
+
+
+def first_rows(path: Path, n: int, wanted: Columns = GUESS, separator: str | None = None) -> pl.DataFrame:
+    """The first rows of a file as they are written: all its columns, in its order; of a text file, as text."""
+    source = str(path)
+    if path.suffix.lower() in PARQUET:
+        return attempt(lambda: pl.scan_parquet(path, glob=False).head(n).collect(), source)
+    content = _content(path)
+    lines = _head(content, source)
+    layout = sniff(lines, separator, source, wanted)
+    if layout.is_lists:
+        return pl.DataFrame({"user and items": lines[:n]})
+    return attempt(lambda: _scan(content, layout).head(n).collect(), source)
 
 
 def _is_file(path: Path) -> bool:

@@ -5,24 +5,37 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
+from topshelf.data.events import Events, concatenate_events
 from topshelf.data.interactions import IdMap, Interactions
 from topshelf.errors import ConfigError, DataError, at_least, one_of, positive
+from topshelf.ragged import Ragged, merge
 
 KINDS = ("auto", "ratio", "last", "time")
 CARVINGS = ("random", "last", "time")
+PARTS = ("train", "valid", "test", "left_out", "below")
+USERS_AT_ONCE = 1 << 16  # whose parts are compared at once: all of them would be as large as the data once more
 ROUNDING = 1e-9  # forgives 0.1 * 30 = 3.0000000000000004 and its like when a share is rounded
+
+
+Through = Literal["train", "valid", "all", "below"]
+# Each of them holds all that is in the one before.
+_SEEN: dict[Through, tuple[str, ...]] = {"train": PARTS[:1], "valid": PARTS[:2], "all": PARTS[:4], "below": PARTS}
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Three parts over the same users and items.
+    """Three parts over the same users and items, and two that are neither learned from nor measured.
 
     ``left_out`` holds the interactions that no part has, because train does not know their user or item: nothing can be
-    measured on them, but they happened. ``notes`` counts them by the part that they would have been in.
+    measured on them, but they happened. ``notes`` counts them by the part that they would have been in. ``below`` holds
+    what is rated below ``min_rating``: no positives, but seen. Both are empty unless given.
     """
 
     train: Interactions
@@ -30,7 +43,56 @@ class Split:
     test: Interactions
     kind: str
     notes: dict[str, int] = field(default_factory=dict)
-    left_out: Interactions | None = None
+    left_out: Interactions = None  # type: ignore[assignment]
+    below: Interactions = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        for name in PARTS:
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, self.train.none())
+
+    @property
+    def parts(self) -> dict[str, Interactions]:
+        """All five by name."""
+        return {name: getattr(self, name) for name in PARTS}
+
+    def lists(self, part: str) -> Ragged:
+        """The items of each user in one part; made once."""
+        return self._joined((one_of("part", part, PARTS),))
+
+    def seen(self, through: Through) -> Ragged:
+        """The items of each user in train; in train and validation; in all that may be learned from; made once.
+
+        ``"below"`` adds what was rated too low to be learned from: all that a user has, and is never recommended.
+        """
+        return self._joined(tuple(name for name in _SEEN[through] if name == "train" or len(getattr(self, name))))
+
+    def events(self, through: Through) -> Events | None:
+        """What happened in the same parts, in order and with repeats; None where the source did not say."""
+        parts = [getattr(self, name) for name in _SEEN[through]]
+        happened = [part.events for part in parts if len(part) or part.events is not None]
+        return None if any(some is None for some in happened) else concatenate_events(happened)
+
+    def _joined(self, names: tuple[str, ...]) -> Ragged:
+        if names not in self._lists:
+            parts = [getattr(self, name).ragged() for name in names]
+            self._lists[names] = merge(*parts) if len(parts) > 1 else parts[0]
+        return self._lists[names]
+
+    @cached_property
+    def _lists(self) -> dict[tuple[str, ...], Ragged]:
+        return {}
+
+    def check(self) -> Split:
+        """This split, or a DataError: all indices exist, no interaction is in two parts. Compiled code trusts it."""
+        return self._checked
+
+    @cached_property
+    def _checked(self) -> Split:
+        for name in PARTS:
+            self.lists(name).check(self.n_items, f"the {name} part", n_lists=self.n_users, unique=True)
+        _check_disjoint(self.parts)
+        return self
 
     @property
     def users(self) -> IdMap:
@@ -47,6 +109,30 @@ class Split:
     @property
     def n_items(self) -> int:
         return self.train.n_items
+
+
+def through_refit(refit: bool | Literal["all"]) -> Through:
+    """What a model has seen by the setting ``train.refit``: train alone, validation too, or all."""
+    if refit == "all":
+        return "all"
+    return "valid" if refit else "train"
+
+
+def _check_disjoint(parts: Mapping[str, Interactions]) -> None:
+    """Refuse an interaction that two parts hold."""
+    n_users = next(iter(parts.values())).n_users
+    for start in range(0, n_users, USERS_AT_ONCE):
+        keys = {name: part.keys(start, min(start + USERS_AT_ONCE, n_users)) for name, part in parts.items()}
+        joined = np.sort(np.concatenate(list(keys.values())), kind="stable")  # stable: merges sorted runs
+        shared = joined[1:][joined[1:] == joined[:-1]]
+        if len(shared):
+            one, other = [name for name, some in keys.items() if shared[0] in some][:2]
+            users, items = parts[one].users, parts[one].items
+            user, item = divmod(int(shared[0]), len(items))
+            raise DataError(
+                f"{one} and {other} must not share an interaction, got item {items.ids([item])[0]} of user "
+                f"{users.ids([user])[0]} in both; split the data again"
+            )
 
 
 def ratio_split(
@@ -81,10 +167,9 @@ def time_split(interactions: Interactions, *, test_fraction: float = 0.2) -> tup
     """Everything strictly before one moment is train, the rest test, so train knows nothing of the future.
 
     About ``1 - test_fraction`` of the interactions lie before that moment. Test interactions of users or
-    items that train does not know are dropped.
+    items that train does not know are dropped. A later event of a pair in train is one of test's ``events``.
     """
-    is_train = _before_cut(interactions, _fraction("test_fraction", test_fraction))
-    return _parts(interactions, is_train, drop_new_users=True)
+    return _by_moment(interactions, _fraction("test_fraction", test_fraction))
 
 
 def carve_validation(
@@ -101,7 +186,7 @@ def carve_validation(
         return train, train.none()
     _fraction("valid_fraction", fraction)
     if one_of("kind", kind, CARVINGS) == "time":
-        return _parts(train, _before_cut(train, fraction), drop_new_users=True)
+        return _by_moment(train, fraction)
     is_valid = _latest(train, last_n) if kind == "last" else _random_share(train, fraction, seed)
     return train.where(~is_valid), train.where(is_valid)
 
@@ -119,7 +204,8 @@ def make_split(
     """Split in three. ``auto`` is ``time`` when there are timestamps, else ``ratio``.
 
     A ``test_fraction`` of 0 leaves the test part empty, whatever the kind. ``split_seed`` draws the test part and
-    ``seed`` the validation part, so runs with different seeds are measured on the same test part.
+    ``seed`` the validation part, so runs with different seeds are measured on the same test part. Pairs are split;
+    their events go with them, but in a split by time never to a part before their moment.
     """
     if one_of("split", kind, KINDS) == "auto":
         kind = "ratio" if interactions.timestamp is None else "time"
@@ -165,8 +251,18 @@ def _latest(interactions: Interactions, last_n: int) -> np.ndarray:
     return mask
 
 
-def _before_cut(interactions: Interactions, fraction: float) -> np.ndarray:
-    times = _times(interactions)
+def _by_moment(interactions: Interactions, fraction: float) -> tuple[Interactions, Interactions]:
+    cut = _cut(_times(interactions), fraction)
+    before, after = _parts(interactions, _times(interactions) < cut, drop_new_users=True)
+    if before.events is None or after.events is None or before.events.timestamp is None:
+        return before, after
+    is_late = before.events.timestamp >= cut
+    later = concatenate_events([after.events, before.events.where(is_late)])
+    return replace(before, events=before.events.where(~is_late)), replace(after, events=later)
+
+
+def _cut(times: np.ndarray, fraction: float) -> float:
+    """The first moment after the earlier ``1 - fraction`` of the times."""
     moments = np.sort(times)
     cut = moments[min(math.floor((1 - fraction) * len(moments) + ROUNDING), len(moments) - 1)]
     if cut == moments[0]:  # many events share the first moment: cut right after it
@@ -176,8 +272,7 @@ def _before_cut(interactions: Interactions, fraction: float) -> np.ndarray:
                 f"a split by time needs at least two different timestamps, got only {cut}. Use split 'ratio' instead."
             )
         cut = later[0]
-    mask: np.ndarray = times < cut
-    return mask
+    return cut
 
 
 def _random_share(train: Interactions, fraction: float, seed: int) -> np.ndarray:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from topshelf.data.datasets import DATASETS, DatasetInfo, Source, local_file
-from topshelf.data.given import GivenSplit
-from topshelf.data.interactions import Interactions
+from topshelf.data.datasets import DATASETS, WHOLE, Dataset, DatasetInfo, local_file
+from topshelf.data.given import MEASURED
 from topshelf.data.splits import Split
 from topshelf.errors import DataError
 
@@ -17,9 +17,13 @@ PERCENTILES = (0, 10, 50, 90, 99, 100)
 FIRST_ROWS = 5
 
 
-def describe(source: Source) -> dict[str, Any]:
-    """Counts, density, percentiles, ranges and first rows; everything JSON can hold."""
+def describe(source: Dataset, rows: pl.DataFrame | None = None) -> dict[str, Any]:
+    """Counts, density, percentiles, ranges and first rows; everything JSON can hold.
+
+    ``rows`` are the first of the source's file (``datasets.source_rows``); without them, the first interactions.
+    """
     data = source.interactions()
+    rows = data.to_frame().head(FIRST_ROWS) if rows is None else rows
     facts: dict[str, Any] = {
         "name": source.name,
         "users": data.n_users,
@@ -30,40 +34,26 @@ def describe(source: Source) -> dict[str, Any]:
         "per_item": _percentiles(data.item_counts),
         "ratings": _range(data.weight),
         "timestamps": _range(data.timestamp),
-        "first_rows": _first_rows(data),
-        "notes": list(source.notes.lines()),
+        "events": None if data.events is None else len(data.events),
+        "first_rows": [{name: _plain(value) for name, value in row.items()} for row in rows.iter_rows(named=True)],
+        "notes": list(source.notes),
     }
-    if isinstance(source.content, GivenSplit):
-        parts = {"train": source.content.train, "valid": source.content.valid, "test": source.content.test}
-        facts["parts"] = {name: len(part) for name, part in parts.items() if part is not None}
+    if source.split.kind != WHOLE:
+        facts["parts"] = {
+            name: len(part) for name, part in source.split.parts.items() if name in MEASURED and len(part)
+        }
     return facts
 
 
 def describe_split(split: Split) -> dict[str, Any]:
     """Counts of the three parts and what was dropped on the way."""
-    parts = {name: len(getattr(split, name)) for name in ("train", "valid", "test")}
+    parts = {name: len(split.parts[name]) for name in MEASURED}
     return {"split": split.kind, "users": split.n_users, "items": split.n_items, **parts, **split.notes}
 
 
-def catalogue() -> list[dict[str, Any]]:
+def dataset_table() -> list[dict[str, Any]]:
     """The named datasets, with where each one is."""
-    return [
-        {
-            "name": info.name,
-            "title": info.title,
-            "users": info.users,
-            "items": info.items,
-            "interactions": info.interactions,
-            "train": info.train,
-            "test": info.test,
-            "at_hand": _whereabouts(info),
-            "recipe": info.recipe,
-            "licence": info.licence,
-            "address": info.address,
-            "sha256": info.sha256,
-        }
-        for info in DATASETS.values()
-    ]
+    return [{**asdict(info), "at_hand": _whereabouts(info)} for info in DATASETS.values()]
 
 
 def _whereabouts(info: DatasetInfo) -> str | None:
@@ -85,6 +75,6 @@ def _range(values: np.ndarray | None) -> list[float] | None:
     return None if values is None or not len(values) else [values.min().item(), values.max().item()]
 
 
-def _first_rows(data: Interactions) -> list[dict[str, Any]]:
-    head = data.where(np.arange(len(data)) < FIRST_ROWS)
-    return head.to_frame().with_columns(pl.col(pl.Float32).cast(pl.Float64)).to_dicts()
+def _plain(value: Any) -> Any:
+    """A value that JSON can hold: dates, bytes and their like as text."""
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from topshelf.data.events import Events
 from topshelf.data.interactions import IdMap, Interactions
 from topshelf.data.sampling import draw_distinct
 from topshelf.errors import ConfigError, at_least
@@ -49,7 +50,8 @@ def generate(
     indices = np.concatenate([part[1] for part in parts])
     times = START + generator.integers(YEAR, size=len(indices)) if timestamps else None
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    return Interactions(indptr, indices, IdMap.range(n_users), IdMap.range(n_items), timestamp=times)
+    events = None if times is None else Events.in_time(indptr, indices, times, None)
+    return Interactions(indptr, indices, IdMap.range(n_users), IdMap.range(n_items), timestamp=times, events=events)
 
 
 def _items_of(

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from topshelf.config import RunConfig, assemble
-from topshelf.data import Dataset
+from topshelf.data import Dataset, through_refit
 from topshelf.diagnose import measures, states
 from topshelf.diagnose.advice import Advice, advise
 from topshelf.diagnose.gradients import Gradients, gradients, has_unit_rows
@@ -26,7 +26,6 @@ from topshelf.ragged import Ragged
 from topshelf.training import load, load_dataset
 from topshelf.training.batches import stream
 from topshelf.training.build import build_objective, resolve
-from topshelf.training.phases import Lists
 
 _SAMPLE, _DRAWS = 11, 12  # branches of the seed's random streams, beside the trainer's
 EPOCHS, USERS = 20, 1000
@@ -235,7 +234,7 @@ def plan(
     n_items = dataset.split.n_items
     for label, one in entries:
         at_most(f"k of {label}", one.loss.settings.get("k", one.k), n_items, f"{dataset.name} has {n_items} items")
-    positives = Lists.of(dataset.split, config.train.device).histories(config)
+    positives = dataset.split.seen(through_refit(config.train.refit)).to(config.train.device)
     sample = Sample.draw(positives, n_items, users, stream(config.seed, _SAMPLE))
     if not sample.rows.numel():
         raise ConfigError(f"{dataset.name} has no user with both a positive and a negative item")

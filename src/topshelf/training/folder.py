@@ -32,20 +32,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import torch
 
 from topshelf import files
 from topshelf.config import RunConfig, class_names, edits, make_config, parse_toml, read_config, to_toml
-from topshelf.data import Dataset, IdMap, Interactions, Split
+from topshelf.data import Dataset, Events, IdMap, Interactions, Split
+from topshelf.data.splits import PARTS
 from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfWarning
 from topshelf.ragged import Ragged
 from topshelf.registry import check_allowed
 from topshelf.training import checkpoint
 
 _FORMAT = 1
-_PARTS = ("train", "valid", "test", "left_out")
 _LABEL = re.compile(r"# topshelf run ([0-9a-f]+)")
 
 
@@ -188,9 +187,10 @@ class RunFolder:
         split = dataset.split
         state: dict[str, Any] = {"name": dataset.name, "kind": split.kind, "notes": dict(split.notes)}
         state["n_items"] = split.n_items
-        for part in _PARTS:
-            if (interactions := getattr(split, part)) is not None:
-                state[part] = {"indptr": _tensor(interactions.indptr), "indices": _tensor(interactions.indices)}
+        for name, part in split.parts.items():
+            state[name] = _tensors(part, "indptr", "indices")
+            if part.events is not None:
+                state[name]["events"] = _tensors(part.events, "indptr", "indices", "timestamp", "weight")
         checkpoint.save(self.interactions, state)
         items = {"id": split.items.values}
         if dataset.titles is not None:
@@ -216,9 +216,8 @@ class RunFolder:
         try:
             if state.get("n_items", len(maps[1])) != len(maps[1]):
                 raise DataError(f"there must be {state['n_items']} items, got {len(maps[1])} ids")
-            parts = {name: _interactions(state[name], name, *maps) for name in _PARTS if name in state}
-            split = Split(**parts, kind=str(state["kind"]), notes=_notes(state["notes"]))
-            _check_disjoint(parts)
+            parts = {name: _interactions(state[name], name, *maps) for name in PARTS if name in state}
+            split = Split(**parts, kind=str(state["kind"]), notes=_notes(state["notes"])).check()
             if not len(split.train):
                 raise DataError("the train part must hold interactions, got none")
             return Dataset(str(state["name"]), split, titles)
@@ -310,8 +309,12 @@ def _say(text: str) -> None:
 
 
 def _interactions(state: Mapping[str, Any], name: str, users: IdMap, items: IdMap) -> Interactions:
+    events = None
+    if (kept := state.get("events")) is not None:  # earlier versions kept none
+        columns: dict[str, Any] = {key: None if values is None else values.numpy() for key, values in kept.items()}
+        events = Events(**columns).check(len(users), len(items), f"the events of {name}")
     lists = Ragged(state["indptr"], state["indices"]).check(len(items), name, n_lists=len(users), unique=True)
-    return Interactions(lists.indptr.numpy(), lists.indices.numpy(), users, items)
+    return Interactions(lists.indptr.numpy(), lists.indices.numpy(), users, items, events=events)
 
 
 def _ids(table: pl.DataFrame) -> IdMap:
@@ -326,14 +329,9 @@ def _notes(notes: Any) -> dict[str, int]:
     return notes
 
 
-def _check_disjoint(parts: Mapping[str, Interactions]) -> None:
-    keys = np.sort(np.concatenate([part.keys() for part in parts.values()]))
-    if (keys[1:] == keys[:-1]).any():
-        raise DataError(f"an interaction is in two of the parts {', '.join(parts)}")
-
-
-def _tensor(values: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64).copy())
+def _tensors(lists: Interactions | Events, *names: str) -> dict[str, torch.Tensor | None]:
+    arrays = {name: getattr(lists, name) for name in names}
+    return {name: None if x is None else torch.from_numpy(x.copy()) for name, x in arrays.items()}
 
 
 def _read_parquet(path: Path) -> pl.DataFrame:

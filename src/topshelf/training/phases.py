@@ -8,50 +8,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from topshelf.config import RunConfig
-from topshelf.data import Split
-from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
-from topshelf.evaluation import check_json, ndcg
+from topshelf.data import through_refit
+from topshelf.data.splits import Through
+from topshelf.errors import CheckpointError, TrainingError
+from topshelf.evaluation import check_json
 from topshelf.models import Model
-from topshelf.queries import Context, QuerySet
-from topshelf.ragged import Ragged, merge
-from topshelf.training.build import build_model, build_trainer
+from topshelf.training.build import build_model
 from topshelf.training.folder import RunFolder
+from topshelf.training.task import Task, validation_score
 from topshelf.training.trainer import Interrupted, Trainer, load_weights
 from topshelf.training.watchers import RunWatcher, stop_on_signals
-
-_USERS_AT_ONCE = 1 << 16
 
 
 class StoppedEarly(TrainingError):  # noqa: N818  nothing went wrong
     """The user stopped the run; its state is saved."""
-
-
-@dataclass(frozen=True)
-class Lists:
-    """The parts of a split as ragged lists on the training device."""
-
-    train: Ragged
-    valid: Ragged
-    test: Ragged
-    left_out: Ragged
-
-    @classmethod
-    def of(cls, split: Split, device: str) -> Lists:
-        left_out = split.train.none() if split.left_out is None else split.left_out
-        return cls(*(part.ragged().to(device) for part in (split.train, split.valid, split.test, left_out)))
-
-    def histories(self, config: RunConfig) -> Ragged:
-        """What the final model has seen of each user."""
-        if config.train.refit == "all":
-            return self.everything()
-        return merge(self.train, self.valid) if config.train.refit else self.train
-
-    def everything(self) -> Ragged:
-        """All that each user has, in whichever part, and in none."""
-        return merge(self.train, self.valid, self.test, self.left_out)
 
 
 @dataclass(frozen=True)
@@ -101,31 +72,18 @@ class Phases:
     """
 
     def __init__(
-        self, config: RunConfig, split: Split, *, quiet: bool, measure: Callable[[Outcome], dict[str, Any]]
+        self, config: RunConfig, task: Task, *, quiet: bool, measure: Callable[[Outcome], dict[str, Any]]
     ) -> None:
-        self.config, self.split, self.quiet, self._measure = config, split, quiet, measure
-        _check_device(config.train.device)
+        self.config, self.task, self.quiet, self._measure = config, task, quiet, measure
         self.folder: RunFolder | None = None
-        self.lists = Lists.of(split, config.train.device)
-        for name, lists in vars(self.lists).items():  # once: from here on compiled code trusts every index
-            lists.check(split.n_items, f"the {name} part", n_lists=split.n_users, unique=True)
-        _check_disjoint(self.lists)
-        _check_parts(self.lists, split.kind, config.data.test_fraction)
         self._first_model = self._new_model()
         if not self._first_model.is_closed_form:
-            self._first_trainer = self._trainer(config, self._first_model, self.lists.train, self._validate)
+            self._first_trainer = self._trainer(config, self._first_model, "train", self._validate)
 
     def run(self, folder: RunFolder | None, checkpoint: dict[str, Any] | None) -> Outcome:
         self.folder, model = folder, self._first_model
         if model.is_closed_form:
-            started = time.perf_counter()
-            valid_score = measured = None
-            if self.config.train.refit:  # validated and measured before it has seen those parts
-                model.fit(self._context(self.lists.train))
-                valid_score = self._validate(model)
-                measured = self._measured(Outcome(model, 0, 0.0))
-            model.fit(self._context(self.lists.histories(self.config)))
-            return Outcome(model, 0, time.perf_counter() - started, valid_score, measured)
+            return self._fit(model)
         if checkpoint is None or _phase(checkpoint, self.config) == "train":
             self._drive(self._first_trainer, "train", {}, checkpoint)
             progress = self._first_trainer.progress
@@ -140,23 +98,30 @@ class Phases:
         return self._refit(extra, checkpoint)
 
     def _validate(self, model: Model) -> float:
-        everybody = QuerySet.known(model.n_queries, self.config.train.device)
-        with torch.no_grad():
-            queries, items = model.encode_queries(everybody), model.encode_items()
-            return ndcg(queries, items, self.lists.valid, self.lists.train, self.config.k)
+        return validation_score(model, self.task, self.config.k)
+
+    def _fit(self, model: Model) -> Outcome:
+        """A closed-form model."""
+        started = time.perf_counter()
+        valid_score = measured = None
+        if self.config.train.refit:  # validated and measured before it has seen those parts
+            model.fit(self.task.context("train"))
+            valid_score = self._validate(model)
+            measured = self._measured(Outcome(model, 0, 0.0))
+        model.fit(self.task.context(through_refit(self.config.train.refit)))
+        return Outcome(model, 0, time.perf_counter() - started, valid_score, measured)
 
     def _refit(self, extra: dict[str, Any], checkpoint: dict[str, Any] | None) -> Outcome:
         model = self._new_model()
         settings = self.config.train.model_copy(update={"epochs": extra["best_epoch"]})
         config = self.config.model_copy(update={"train": settings})
-        trainer = self._trainer(config, model, self.lists.histories(config), None)
+        trainer = self._trainer(config, model, through_refit(config.train.refit), None)
         self._drive(trainer, "refit", extra, checkpoint)
         seconds = extra["seconds"] + trainer.progress.seconds
         return Outcome(model, extra["best_epoch"], seconds, extra["valid_score"], extra["measured"])
 
     def _measured(self, chosen: Outcome) -> dict[str, Any] | None:
-        has_test = self.lists.test.indices.numel() > 0
-        return self._measure(chosen) if self.config.train.refit == "all" and has_test else None
+        return self._measure(chosen) if self.config.train.refit == "all" and self.task.has("test") else None
 
     def _handed_on(self, chosen: Outcome) -> dict[str, Any]:
         """What the refit's checkpoints must remember of the first phase."""
@@ -201,15 +166,13 @@ class Phases:
         return where if self.folder is None else f"{where}; continue with: topshelf train --resume {self.folder.path}"
 
     def _trainer(
-        self, config: RunConfig, model: Model, positives: Ragged, validate: Callable[[Model], float] | None
+        self, config: RunConfig, model: Model, through: Through, validate: Callable[[Model], float] | None
     ) -> Trainer:
-        return build_trainer(config, model, self._context(positives), validate)
-
-    def _context(self, positives: Ragged) -> Context:
-        return Context(positives, self.split.n_items)
+        objective = self.task.objective(config, model, through)
+        return Trainer(objective, config.train, seed=config.seed, validate=validate)
 
     def _new_model(self) -> Model:
-        return build_model(self.config, self.split.n_users, self.split.n_items).to(self.config.train.device)
+        return build_model(self.config, self.task.n_queries, self.task.n_items).to(self.config.train.device)
 
 
 def _phase(checkpoint: dict[str, Any], config: RunConfig) -> str:
@@ -238,43 +201,3 @@ def _check_extra(extra: Any, config: RunConfig) -> None:
         if refit != "all":
             raise ValueError("only a refit on all has numbers from before it")
         check_json(extra["measured"])
-
-
-def _check_disjoint(lists: Lists) -> None:
-    """Some users at a time: all of them merged would be as large as the data once more."""
-    parts = vars(lists).values()
-    for start in range(0, len(lists.train), _USERS_AT_ONCE):
-        stop = min(start + _USERS_AT_ONCE, len(lists.train))
-        together = merge(*(part.slice(start, stop) for part in parts))
-        owner = together.owner()
-        is_shared = (owner.diff() == 0) & (together.indices.diff() == 0)
-        if bool(is_shared.any()):
-            place = int(is_shared.int().argmax())
-            raise DataError(
-                "the parts of a split must not share interactions, got two with item "
-                f"{int(together.indices[place])} of user "
-                f"{start + int(owner[place])} (dense indices); split the data again"
-            )
-
-
-def _check_parts(lists: Lists, kind: str, test_fraction: float) -> None:
-    """Better now than after hours of training."""
-    wanted = {"valid": "data.valid_fraction", "test": "data.test_fraction"}
-    if test_fraction == 0:
-        del wanted["test"]
-    for name, setting in wanted.items():
-        if getattr(lists, name).indices.numel() == 0:
-            raise DataError(
-                f"the {name} part of the {kind} split is empty: no user has anything left to find there. Use more "
-                f"data, a larger {setting}, or another data.split"
-            )
-
-
-def _check_device(name: str) -> None:
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"train.device must be a device of this machine, such as cpu, got {name!r}: {reason}"
-        ) from None

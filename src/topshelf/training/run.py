@@ -11,15 +11,16 @@ from typing import Any
 import torch
 
 from topshelf.config import RunConfig
-from topshelf.data import Dataset, load_split
+from topshelf.data import Dataset, load_split, through_refit
 from topshelf.errors import CheckpointError, ConfigError, at_most
-from topshelf.evaluation import Evaluation, evaluate
+from topshelf.evaluation import Evaluation, evaluate_set
 from topshelf.models import Model
 from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
-from topshelf.training.phases import Lists, Outcome, Phases
+from topshelf.training.phases import Outcome, Phases
+from topshelf.training.task import InteractionsTask, Part, Task, check_parts, encoded
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,19 @@ class Fitted:
 
     def histories(self) -> Ragged:
         """What the model has learned from, of each user."""
-        lists = Lists.of(self.dataset.split, "cpu")
-        return lists.histories(self.config) if self.is_final else lists.train
+        return self.dataset.split.seen(through_refit(self.config.train.refit) if self.is_final else "train")
 
     def seen(self) -> Ragged:
-        """All that each user has, whatever the model has learned from."""
-        return Lists.of(self.dataset.split, "cpu").everything()
+        """All that each user has, whatever the model has learned from; low ratings included."""
+        return self.dataset.split.seen("below")
+
+    @cached_property
+    def task(self) -> Task:
+        device = next(iter(self.model.state_dict().values())).device
+        return InteractionsTask(self.dataset.split, str(device))
 
     def evaluate(
-        self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None, *, part: str = "test"
+        self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None, *, part: Part = "test"
     ) -> Evaluation:
         """Full-ranking evaluation on the test or the validation part; by default as the config says.
 
@@ -63,22 +68,10 @@ class Fitted:
                 "this model was refitted on everything, the test part too (train.refit = 'all'); its numbers, made "
                 "before that, are in metrics.json"
             )
-        device = next(iter(self.model.state_dict().values())).device
-        settings, lists = self.config.evaluate, Lists.of(self.dataset.split, str(device))
-        everybody = QuerySet.known(self.model.n_queries, device)
-        with torch.no_grad():
-            queries, items = self.model.encode_queries(everybody), self.model.encode_items()
-            return evaluate(
-                queries,
-                items,
-                lists.test if part == "test" else lists.valid,
-                train=lists.train,
-                valid=lists.valid if part == "test" else None,
-                protocol=protocol or settings.protocol,
-                cutoffs=cutoffs or self._cutoffs(),
-                auc=settings.auc,
-                item_counts=torch.bincount(lists.train.indices, minlength=self.model.n_items),
-            )
+        settings = self.config.evaluate
+        evalset = self.task.evaluation(part, protocol or settings.protocol)
+        vectors, cutoffs = encoded(self.model, evalset), cutoffs or self._cutoffs()
+        return evaluate_set(*vectors, evalset, cutoffs, auc=settings.auc, item_counts=self.task.item_counts)
 
     @cached_property
     def test(self) -> Evaluation:
@@ -216,11 +209,24 @@ def _phases(config: RunConfig, dataset: Dataset, quiet: bool) -> Phases:
     n_items = dataset.split.n_items
     for name, k in (("k", config.k), ("loss.k", config.loss.settings.get("k", 1))):
         at_most(name, k, n_items, f"{dataset.name} has {n_items} items")
+    _check_device(config.train.device)
+    task = InteractionsTask(dataset.split, config.train.device)
+    check_parts(task, config, dataset.split.kind)
 
     def measure(outcome: Outcome) -> dict[str, Any]:
         return Fitted(config, dataset, **vars(outcome)).test.to_json()
 
-    return Phases(config, dataset.split, quiet=quiet, measure=measure)
+    return Phases(config, task, quiet=quiet, measure=measure)
+
+
+def _check_device(name: str) -> None:
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"train.device must be a device of this machine, such as cpu, got {name!r}: {reason}"
+        ) from None
 
 
 def _finish(phases: Phases, dataset: Dataset, folder: RunFolder | None, state: dict[str, Any] | None) -> Fitted:
@@ -251,6 +257,8 @@ def answers(fitted: Fitted) -> dict[str, Any]:
         "n_learned": learned.counts,
         "counts": torch.bincount(learned.indices, minlength=model.n_items).float(),
     }
+    if len(fitted.dataset.split.below):
+        state["taken"] = _arrays(fitted.dataset.split.seen("all"))
     device = next(iter(model.state_dict().values())).device
     queries = model.encode_queries(QuerySet.known(model.n_queries, device))
     if isinstance(queries, torch.Tensor):

@@ -1,0 +1,119 @@
+"""Tasks: what is to be ranked and what counts. A task brings its data, its batches, its objective and its evaluation.
+
+Interactions of users with items are the first task. The phases of a run know a task only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from topshelf.config import RunConfig
+from topshelf.data import Split
+from topshelf.data.splits import Through
+from topshelf.errors import DataError
+from topshelf.evalset import EvalSet, protocol_set
+from topshelf.evaluation import ndcg
+from topshelf.models import Model
+from topshelf.queries import Context, EventLists, QuerySet
+from topshelf.ranking import Queries
+from topshelf.training.build import build_objective
+from topshelf.training.objective import Objective
+
+Part = Literal["valid", "test"]
+
+
+class Task(Protocol):
+    """What a run needs of its data. ``through`` is what a model may see: "train", "valid" (train too) or "all"."""
+
+    @property
+    def n_queries(self) -> int:
+        """How many queries a model has rows for."""
+
+    @property
+    def n_items(self) -> int: ...
+
+    @property
+    def item_counts(self) -> Tensor:
+        """How often each item is in train, (I,): its popularity."""
+
+    def has(self, part: Part) -> bool:
+        """Whether there is anything to find in a held-out part."""
+
+    def context(self, through: Through) -> Context:
+        """What a model's vectors are made of."""
+
+    def objective(self, config: RunConfig, model: Model, through: Through) -> Objective:
+        """What training minimises, with its batches and hooks."""
+
+    def evaluation(self, part: Part, protocol: str = "standard") -> EvalSet:
+        """Who asks in a held-out part, what they should find, and what is not listed."""
+
+
+class InteractionsTask:
+    """Users and the items they took. Who asks in an evaluation are the users of the training."""
+
+    def __init__(self, split: Split, device: str = "cpu") -> None:
+        self.split, self.device = split.check(), device
+        self.evaluation = cache(self._evaluation)  # a set is checked when it is made, and asked for at every validation
+
+    @property
+    def n_queries(self) -> int:
+        return self.split.n_users
+
+    @property
+    def n_items(self) -> int:
+        return self.split.n_items
+
+    @property
+    def item_counts(self) -> Tensor:
+        return torch.bincount(self.split.lists("train").indices, minlength=self.n_items)
+
+    def has(self, part: Part) -> bool:
+        return self.split.lists(part).indices.numel() > 0
+
+    def context(self, through: Through) -> Context:
+        def events() -> EventLists | None:
+            happened = self.split.events(through)
+            return None if happened is None else EventLists(happened.ragged(), happened.times())
+
+        return Context(self.split.seen(through), self.n_items, events).to(self.device)
+
+    def objective(self, config: RunConfig, model: Model, through: Through) -> Objective:
+        return build_objective(config, model, self.context(through))
+
+    def _evaluation(self, part: Part, protocol: str = "standard") -> EvalSet:
+        lists = self.split.lists
+        held = lists("valid") if part == "test" else None
+        evalset, _ = protocol_set(lists(part), lists("train"), held, protocol, None, self.n_queries, self.n_items)
+        return replace(evalset, queries=QuerySet.known(self.n_queries, self.device))
+
+
+@torch.no_grad()
+def encoded(model: Model, evalset: EvalSet) -> tuple[Queries, Tensor]:
+    """The vectors of those who ask, and of all items."""
+    assert isinstance(evalset.queries, QuerySet)
+    return model.encode_queries(evalset.queries), model.encode_items()
+
+
+def validation_score(model: Model, task: Task, k: int) -> float:
+    """The NDCG@k on the validation part that chooses epochs and settings."""
+    evalset = task.evaluation("valid")
+    return ndcg(*encoded(model, evalset), evalset.relevant, evalset.exclude, k)
+
+
+def check_parts(task: Task, config: RunConfig, kind: str) -> None:
+    """Refuse held-out parts without anything to find: better now than after hours of training."""
+    wanted: dict[Part, str] = {"valid": "data.valid_fraction", "test": "data.test_fraction"}
+    if config.data.test_fraction == 0:
+        del wanted["test"]
+    for part, setting in wanted.items():
+        if not task.has(part):
+            raise DataError(
+                f"the {part} part of the {kind} split is empty: no user has anything left to find there. Use more "
+                f"data, a larger {setting}, or another data.split"
+            )
