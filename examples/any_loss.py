@@ -41,7 +41,7 @@ def main(name: str = "advinfonce", epochs: int = 10, **settings: Any) -> float:
 
     sizes = {"n_queries": split.n_users, "n_items": split.n_items, "n_positives": len(train.indices)}
     loss = build(name, sizes, **settings)
-    is_cosine = loss.preferred_score == "cosine"
+    is_cosine = loss.defaults.score == "cosine"
 
     def vectors(table: Tensor) -> Tensor:
         return F.normalize(table, dim=1) if is_cosine else table

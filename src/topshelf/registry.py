@@ -6,6 +6,9 @@ import inspect
 import re
 from typing import Any
 
+# What is searched when something is tuned: choices by the name of a run's setting ("loss.tau").
+SearchSpace = dict[str, tuple[float | int | str, ...]]
+
 # The named parts of a docstring, in the order of house style.
 LABELS = ("Shapes", "Settings", "Derivation", "Use when", "Cost", "Paper", "Relations")
 # Constructor arguments that the data decides, not the user.

@@ -41,13 +41,13 @@ def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
     if "k" in _parameters(loss_class) and "k" not in loss.settings:
         loss = _with(loss, k=config.k)
     if "score" in _parameters(model_class) and "score" not in model.settings:
-        model = _with(model, score=loss_class.preferred_score)
+        model = _with(model, score=loss_class.defaults.score)
     loss = _with(loss, **complete("loss", LOSSES, loss, _GIVEN_TO_LOSS))
     model = _with(model, **complete("model", models, model, _GIVEN_TO_MODEL))
     config = config.model_copy(update={"loss": loss, "model": model})
     build_model(config, 2, 2)  # its constructor checks the settings; sizes do not matter for that, nor below
     built = build_loss(config, 2, 2, 2)
-    if built.needs_whole_queries and config.train.order == "pair":
+    if "whole_queries" in built.needs and config.train.order == "pair":
         raise ConfigError(
             f"loss {loss.name} as set here needs all positives of a user in one batch: set train.order = 'query', "
             "got 'pair'"
@@ -65,14 +65,14 @@ def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
     kind = next(name for name, cls in NEGATIVES.items() if type(negatives) is cls)
     n = negatives.n if isinstance(negatives, Shared | PerQuery) else None
     effective_n = config.negatives.effective_n
-    if loss.effective_n is None:
+    if loss.defaults.effective_n is None:
         if effective_n not in (None, n):
             raise ConfigError(
                 f"negatives.effective_n does not go with loss {config.loss.name}, whose sum over negatives is its own, "
                 f"got {effective_n}; leave it out"
             )
         effective_n = None
-    elif effective_n is None and loss.effective_n != "catalogue":
+    elif effective_n is None and loss.defaults.effective_n != "catalogue":
         effective_n = n or config.negatives.paper_n
     return config.negatives.model_copy(update={"kind": kind, "n": n, "effective_n": effective_n})
 
@@ -104,10 +104,10 @@ def build_negatives(config: RunConfig, loss: Loss) -> Negatives:
     settings = config.negatives
     kind, n = settings.kind, settings.n
     if kind == "auto":
-        kind = loss.preferred_negatives
+        kind = loss.defaults.negatives
         if kind == "auto":
-            kind = "catalogue" if loss.accepts_partition else "per_query"
-        n = n or (loss.n_negatives if "n" in _parameters(NEGATIVES[kind]) else None)
+            kind = "catalogue" if "log_partition" in loss.needs else "per_query"
+        n = n or (loss.defaults.n if "n" in _parameters(NEGATIVES[kind]) else None)
     cls = NEGATIVES[kind]
     if n is None and "n" in _parameters(cls):
         n = settings.paper_n

@@ -39,7 +39,7 @@ class Objective:
 
     ``effective_n``: the partition sum over n columns is scaled by effective_n / n. For the softmax loss that is a
     constant; for SL@K it sets how hard the weight's gradient pushes badly ranked positives down (docs/losses/slatk.md).
-    Losses whose own sum or mean over negatives is meant (``Loss.effective_n`` is None) are never scaled.
+    Losses whose own sum or mean over negatives is meant (``Loss.defaults.effective_n`` is None) are never scaled.
     """
 
     def __init__(
@@ -106,7 +106,9 @@ class Objective:
     @property
     def by_blocks(self) -> bool:
         """Whether the exact catalogue is gone through by blocks of queries, forward and backward at once."""
-        return isinstance(self.negatives, Catalogue) and self.loss.accepts_partition and self.loss.is_separable
+        return (
+            isinstance(self.negatives, Catalogue) and "log_partition" in self.loss.needs and self.loss.scope != "batch"
+        )
 
     def _by_blocks(self, batch: Batch, scored: Scored, in_step: InStep) -> tuple[float, tuple[Tensor, Tensor]]:
         """Losses that need no more of the negatives than their partition: the loss, and the tables' gradients."""
@@ -144,7 +146,7 @@ class Objective:
     @property
     def by_pairs(self) -> bool:
         """Whether the loss looks at every pair of a positive and a negative, and a few queries at once will do."""
-        return "negative" in self.loss.needs and self.loss.is_separable
+        return "negative" in self.loss.needs and self.loss.scope != "batch"
 
     def _by_pairs(self, batch: Batch, draw: Draw, scored: Scored) -> tuple[float, tuple[Tensor, Tensor] | None]:
         """The loss a few queries at a time, and the tables' gradients.
@@ -194,7 +196,7 @@ class Objective:
             value = self._vectors_loss(batch, queries, items)
         else:
             draw = self.negatives.draw(batch.positives, batch.item, self.population, generator)
-            by_partition = draw.is_shared and self.loss.accepts_partition
+            by_partition = draw.is_shared and "log_partition" in self.loss.needs
             if "negative" in self.loss.needs:
                 self._check_dense(batch.item.numel() * (items.size(0) if draw.items is None else draw.items.size(-1)))
             take = self._partition_of_draw if by_partition else self._pairs_loss
@@ -290,11 +292,12 @@ def _positive_scores(batch: Batch, queries: Tensor, items: Tensor) -> Tensor:
 
 def _effective_n(given: int | None, loss: Loss, negatives: Negatives, n_items: int) -> int | None:
     """The size to which the sum over negatives is scaled; None: as it is."""
-    if loss.effective_n is None:
+    default = loss.defaults.effective_n
+    if default is None:
         return None
     if given is None:
-        if loss.effective_n == "catalogue":
+        if default == "catalogue":
             return n_items
-        return loss.effective_n if isinstance(negatives, Catalogue | InBatch) else None
+        return default if isinstance(negatives, Catalogue | InBatch) else None
     # As many as were drawn is what is meant, and there are no more than all items.
     return min(given, n_items) if isinstance(negatives, Shared) and given == negatives.n else given
