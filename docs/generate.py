@@ -99,7 +99,7 @@ def reference_page() -> str:
     for opening, registry, suffix in ((RECOMMENDATION, LOSSES, ""), (GRADED, LISTWISE, " (graded)")):
         lines += [opening, "| name | what it is |\n|---|---|"]
         lines += [
-            f"| [`{name}`](#{_anchor(name + suffix)}) | {_cell(summary(documentation(cls.formula)))} |"
+            f"| [`{name}`](#{_anchor(name + suffix)}) | {_cell(summary(documentation(cls.documented())))} |"
             for name, cls in registry.items()
         ]
         lines.append("")
@@ -147,7 +147,7 @@ def _cell(text: str) -> str:
 
 
 def _entry(name: str, cls: type[Any], *, is_graded: bool) -> list[str]:
-    function, text = cls.formula.__name__, documentation(cls.formula)
+    function, text = cls.formula.__name__, documentation(cls.documented())
     lines = [markdown(summary(text)) + "\n", f"`topshelf.losses.{cls.__name__}`, `topshelf.losses.{function}`.\n"]
     lines += _body(text)
     lines[-1:] = [*_about_module(cls), ""]
@@ -165,13 +165,14 @@ def _in_a_run(name: str, cls: type[Any]) -> str:
     scaled = (
         "" if negatives.kind != "catalogue" or not negatives.effective_n else f", effective N {negatives.effective_n:,}"
     )
-    told = ", ".join(f"`{need}`" for need in cls.needs if need != "negative")
+    given_by_form = ("negative", "log_partition", "whole_queries")
+    told = ", ".join(f"`{need}`" for need in cls.needs if need not in given_by_form)
     shipped = preset("", "mf", name)
     general = ", ".join(f"`{s}.{key} = {_toml(v)}`" for s, values in shipped.items() for key, v in values.items())
     text = f"In a run: `{run.model.settings['score']}` scores, negatives `{negatives.kind}`{drawn}{scaled}"
     text += f"; general settings {general}." if general else "."
     text += " Its thresholds: [slatk.md](slatk.md#thresholds)." if cls.keeps_thresholds else ""
-    return text + (f" In a loop of your own it must also be told {told}." if told else "")
+    return text + (f" In your own loop it also needs {told}." if told else "")
 
 
 def _body(text: str) -> list[str]:
@@ -189,7 +190,7 @@ def _body(text: str) -> list[str]:
 
 def _about_module(cls: type[Any]) -> list[str]:
     """What the module's docstring says beside "Module form of"."""
-    text = " ".join((inspect.getdoc(cls) or "").split())
+    text = "" if cls.documented() is cls else " ".join((inspect.getdoc(cls) or "").split())
     text = re.sub(r"^Module form of :func:`\w+`(?:\.|; ) *", "", text)
     return [f"- **Module:** {markdown(text)}"] if text else []
 

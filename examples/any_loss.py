@@ -1,9 +1,9 @@
-"""One PyTorch loop for every loss of the house, also those with state, parameters and turns of their own.
+"""One PyTorch loop for every loss, also those that have state, parameters of their own, or parts that train in turn.
 
     python examples/any_loss.py song_at_k
 
 Batches are ragged: some users with all their positives, so a user's negatives are scored once. The lines marked with
-"loss:" are all that a loss may ask for; one that needs less ignores the rest.
+"loss:" are all that any loss asks for; one that needs less ignores the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ K = 10
 
 
 def build(name: str, sizes: dict[str, int], **settings: Any) -> Loss:
-    """A loss by name: it is given the sizes that its constructor asks for, because it keeps something of that size."""
+    """A loss by name, with the sizes that its constructor asks for: it keeps something of that size."""
     wanted = inspect.signature(LOSSES[name]).parameters
     return LOSSES[name](**{key: size for key, size in sizes.items() if key in wanted}, **settings)
 
@@ -41,7 +41,7 @@ def main(name: str = "advinfonce", epochs: int = 10, **settings: Any) -> float:
 
     sizes = {"n_queries": split.n_users, "n_items": split.n_items, "n_positives": len(train.indices)}
     loss = build(name, sizes, **settings)
-    is_cosine = loss.preferred_score == "cosine"
+    is_cosine = loss.defaults.score == "cosine"
 
     def vectors(table: Tensor) -> Tensor:
         return F.normalize(table, dim=1) if is_cosine else table
@@ -51,7 +51,7 @@ def main(name: str = "advinfonce", epochs: int = 10, **settings: Any) -> float:
     optimizer = torch.optim.Adam(groups, lr=rate)
 
     for epoch in range(1, epochs + 1):
-        loss.begin_epoch(epoch)  # loss: whose turn it is
+        loss.begin_epoch(epoch)  # loss: which of its parts trains
         for query in torch.randperm(split.n_users).split(100):
             batch = train.select(query)
             owner, item = batch.owner(), batch.indices
@@ -71,7 +71,7 @@ def main(name: str = "advinfonce", epochs: int = 10, **settings: Any) -> float:
             optimizer.zero_grad()
             value.backward()
             optimizer.step()
-        if loss.keeps_thresholds and epoch % 5 == 0:  # loss: somebody else moves its thresholds
+        if loss.keeps_thresholds and epoch % 5 == 0:  # loss: it has thresholds that the loop updates
             with torch.no_grad():
                 loss.threshold.copy_((vectors(users.weight) @ vectors(items.weight).T).topk(loss.k).values[:, -1])
 

@@ -1,4 +1,4 @@
-"""Models on the same split, and lists for users that came after training.
+"""Several models on the same split, and recommendations for users who came after training.
 
     python examples/any_model.py
 
@@ -24,9 +24,9 @@ K = 10
 
 
 def fitted(name: str) -> Fitted:
-    # For data of your own: assemble(data="clicks.csv", ...) or the name of a dataset, and no Dataset.
+    # For your own data: assemble(data="clicks.csv", ...) or the name of a dataset, and no Dataset.
     dataset = Dataset("generated", make_split(generate(400, 200, seed=0), kind="ratio", seed=0))
-    train = {"epochs": 10, "learning_rate": 0.05}  # no matter to models in closed form, nor is the loss
+    train = {"epochs": 10, "learning_rate": 0.05}  # models in closed form use neither this nor the loss
     return topshelf.fit(assemble(k=K, model=name, loss="slatk", more={"train": train}), dataset)
 
 
@@ -40,7 +40,7 @@ def main(names: Iterable[str] = MODELS) -> dict[str, float]:
 def for_new_users(run: Fitted, histories: Ragged) -> Tensor:
     """The best items (N, K) of N users who were not in training and have these items.
 
-    With ids of your own, and a table for an answer: ``Recommender.of(run).recommend_new([["i5", "i40"], ["i7"]])``.
+    With your own ids, and a table as the answer: ``Recommender.of(run).recommend_new([["i5", "i40"], ["i7"]])``.
     """
     queries, items = run.model.queries_of(histories), run.model.encode()[1]
     return top_k(queries, items, K, exclude=histories)[1]

@@ -1,4 +1,4 @@
-"""From a table to lists, in Python.
+"""From a table of clicks to recommendations, in Python.
 
 python examples/in_python.py
 """
@@ -11,7 +11,7 @@ from topshelf import Recommender
 
 
 def main() -> pl.DataFrame:
-    # Any polars or pandas frame, CSV, Parquet or SciPy matrix will do; ids may be strings.
+    # Or any polars or pandas frame, CSV, Parquet or SciPy matrix; ids may be strings.
     clicks = pl.DataFrame(
         {
             "user": [f"user-{u}" for u in range(200) for _ in range(6)],

@@ -1,8 +1,8 @@
-"""SL@K in a Lightning module round a model of your own; the thresholds travel in Lightning's checkpoints.
+"""SL@K in a Lightning module around your own model; the thresholds are saved in Lightning's checkpoints.
 
     pip install pytorch-lightning && python examples/lightning_module.py
 
-The lines marked with SL@K are all that the loss asks for. Any other loss of the house goes in the same places.
+The lines marked with SL@K are all that the loss asks for. Any other loss goes in the same places.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ K = 10
 
 
 class TwoTower(nn.Module):
-    """Stands for your model: anything that gives a vector of each user and of each item."""
+    """Stands for your model: anything that gives a vector per user and a vector per item."""
 
     def __init__(self, n_users: int, n_items: int, dim: int = 32) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Ranker(pl.LightningModule):
         return self.loss(positive, u @ v[negatives].T, query=user, mask=is_positive)  # SL@K
 
     def on_train_epoch_start(self) -> None:
-        self.loss.begin_epoch(self.current_epoch + 1)  # for losses whose parts take turns; SL@K has none
+        self.loss.begin_epoch(self.current_epoch + 1)  # for losses whose parts train in turn; SL@K has none
 
     def on_train_epoch_end(self) -> None:
         if (self.current_epoch + 1) % self.refresh_epochs == 0:  # SL@K: the thresholds follow the scores
@@ -68,7 +68,7 @@ class Ranker(pl.LightningModule):
 
 
 class Pairs:
-    """Shuffled (user, item) pairs with negatives for the whole batch; a DataLoader would do as well."""
+    """Shuffled (user, item) pairs with negatives for the whole batch; a DataLoader works as well."""
 
     def __init__(self, split: Split, batch_size: int = 512, n_negatives: int = 100) -> None:
         train = split.train.ragged()
@@ -103,7 +103,7 @@ def main(epochs: int = 20) -> tuple[float, Tensor, Tensor]:
         first.save_checkpoint(path)
         restored = Ranker.load_from_checkpoint(path, weights_only=True)  # SL@K: the thresholds too
         thresholds = restored.loss.threshold.clone()
-        trainer(epochs).fit(restored, pairs, ckpt_path=path, weights_only=True)  # goes on where the first one stopped
+        trainer(epochs).fit(restored, pairs, ckpt_path=path, weights_only=True)  # continues where the first one stopped
 
     with torch.no_grad():
         score = ndcg(restored.model.users(), restored.model.items(), split.valid.ragged(), split.train.ragged(), K)

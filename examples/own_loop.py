@@ -1,8 +1,8 @@
-"""SL@K in a PyTorch loop of your own: one import, your model, your optimizer, your sampler.
+"""SL@K in your own PyTorch loop: one import, your model, your optimizer, your sampler.
 
     python examples/own_loop.py
 
-The loop is the textbook's: (user, item) pairs and sampled negatives. Only the lines marked with SL@K are ours.
+The loop is the usual one: (user, item) pairs and sampled negatives. Only the lines marked with SL@K are ours.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(epochs: int = 10) -> float:
         torch.nn.init.normal_(table.weight, std=0.1)
     optimizer = torch.optim.Adam([*user_table.parameters(), *item_table.parameters()], lr=0.02)
 
-    loss = SLatK(split.n_users, k=K, tau=0.2, tau_weight=1.0)  # SL@K: one threshold a user, in a table
+    loss = SLatK(split.n_users, k=K, tau=0.2, tau_weight=1.0)  # SL@K: one threshold per user, in a table
 
     for epoch in range(1, epochs + 1):
         for batch in torch.randperm(len(users)).split(512):

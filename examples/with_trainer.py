@@ -1,4 +1,4 @@
-"""Our trainer with any loss: by name, with settings, measured on the same split.
+"""Our trainer with any loss: by name, with settings, evaluated on the same split.
 
     python examples/with_trainer.py
 
@@ -20,7 +20,7 @@ LOSSES = {
 
 
 def main(epochs: int = 10) -> dict[str, float]:
-    # For data of your own: assemble(data="clicks.csv", ...) or the name of a dataset, and no Dataset.
+    # For your own data: assemble(data="clicks.csv", ...) or the name of a dataset, and no Dataset.
     dataset = Dataset("generated", make_split(generate(400, 200, seed=0), kind="ratio", seed=0))
     train = {"epochs": epochs, "learning_rate": 0.05, "validate_every": 5}
     scores = {}

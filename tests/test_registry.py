@@ -13,8 +13,8 @@ from topshelf.registry import LABELS, documentation, first_sentence, paragraphs,
 
 DOCUMENTED = {
     **{f"model {name}": cls for name, cls in MODELS.items()},
-    **{f"loss {name}": cls.formula for name, cls in LOSSES.items()},
-    **{f"graded {name}": cls.formula for name, cls in LISTWISE.items()},
+    **{f"loss {name}": cls.documented() for name, cls in LOSSES.items()},
+    **{f"graded {name}": cls.documented() for name, cls in LISTWISE.items()},
 }
 
 

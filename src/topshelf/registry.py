@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from topshelf.errors import CheckpointError, ConfigError, one_of
 
 T = TypeVar("T")
-SearchSpace = dict[str, tuple[float | int | str, ...]]  # what is searched when a component is tuned, by setting
+# What is searched when something is tuned: choices by the name of a run's setting ("loss.tau").
+SearchSpace = dict[str, tuple[float | int | str, ...]]
 
 # The named parts of a docstring, in the order of house style.
 LABELS = ("Shapes", "Settings", "Derivation", "Use when", "Cost", "Paper", "Relations")
@@ -31,7 +32,7 @@ class Recorded:
 
     def __new__(cls, *args: Any, **settings: Any) -> Any:
         instance = super().__new__(cls)
-        instance.__dict__["_arguments"] = (args, settings)
+        instance.__dict__["_constructed_with"] = (args, settings)
         return instance
 
 
@@ -94,7 +95,7 @@ def named(value: Any, registry: Mapping[str, type[T]], base: type[T], setting: s
     name = next((name for name, one in registry.items() if one is cls), f"{cls.__module__}:{cls.__qualname__}")
     if isinstance(value, type):
         return {"name": name}
-    args, settings = value.__dict__["_arguments"]
+    args, settings = value.__dict__["_constructed_with"]
     bound = inspect.signature(cls.__init__).bind(value, *args, **settings).arguments
     return {"name": name, **{key: one for key, one in bound.items() if key not in GIVEN}}
 

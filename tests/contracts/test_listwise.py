@@ -38,7 +38,7 @@ def cost_and_gradient(loss, scores, relevance, mask=None):
 
 @EVERY
 def test_the_formula_says_what_it_is_in_one_line_and_the_rest_in_the_fixed_order(name):
-    doc = inspect.getdoc(LISTWISE[name].formula)
+    doc = inspect.getdoc(LISTWISE[name].documented())
     first, rest = doc.split("\n", 1)
     assert first.endswith(".")
     parts = [".. math::", "Shapes:", "Settings:", "Use when:", "Cost:", "Paper:", "Relations:"]

@@ -13,7 +13,8 @@ from torch.testing import assert_close
 
 from topshelf.config import RunConfig
 from topshelf.errors import ConfigError
-from topshelf.losses import LOSSES
+from topshelf.losses import LISTWISE, LOSSES
+from topshelf.losses.base import Extras
 
 EVERY = pytest.mark.parametrize("name", LOSSES)
 SECTIONS = ("Shapes:", "Use when:", "Cost:", "Paper:", "Relations:")
@@ -100,12 +101,80 @@ def temperatures(name, tau):
 
 @EVERY
 def test_it_is_documented_in_the_house_form(name):
-    text = inspect.getdoc(LOSSES[name].formula)
+    text = inspect.getdoc(LOSSES[name].documented())
     summary = text.split("\n\n")[0]
     assert summary.endswith(".")
     assert "\n" not in summary, "the first sentence is what `topshelf losses` prints: one line"
     places = [text.index(".. math::"), *(text.index(section) for section in SECTIONS)]
     assert places == sorted(places)
+
+
+SIZES = ("n_queries", "n_items", "n_positives")
+
+
+def place(argument):
+    """Sizes, k, temperatures, the other settings, the reduction."""
+    name = argument.name
+    if name in (*SIZES, "k"):
+        return (*SIZES, "k").index(name)
+    return 4 if name.startswith("tau") else 6 if name == "reduction" else 5
+
+
+@pytest.mark.parametrize("cls", [*LOSSES.values(), *LISTWISE.values()], ids=lambda cls: cls.__name__)
+def test_constructor_arguments_come_in_one_order(cls):
+    """By position sizes and k only; the settings of one family come in the order of its first member."""
+    arguments = list(inspect.signature(cls).parameters.values())
+    by_position = [argument for argument in arguments if argument.kind is not argument.KEYWORD_ONLY]
+    by_keyword = arguments[len(by_position) :]
+    assert {argument.name for argument in by_position} <= {*SIZES, "k"}
+    assert arguments[-1].name == "reduction"
+    for part in (by_position, by_keyword):
+        assert [place(argument) for argument in part] == sorted(place(argument) for argument in part)
+    names = [argument.name for argument in by_keyword]
+    for parent in cls.__mro__[1:]:
+        shared = [name for name in inspect.signature(parent.__init__).parameters if name in names]
+        assert shared == sorted(shared, key=names.index), f"{parent.__name__} has them in another order"
+
+
+def test_losses_at_k_take_the_number_of_queries_and_k_first():
+    """The further sizes of SONG are given by keyword, so that nobody swaps two."""
+    for name in ("slatk", "sogslatk", "song_at_k"):
+        assert list(inspect.signature(LOSSES[name]).parameters)[:2] == ["n_queries", "k"], name
+    for name in ("song", "song_at_k"):
+        taken = inspect.signature(LOSSES[name]).parameters
+        assert all(taken[size].kind is taken[size].KEYWORD_ONLY for size in ("n_items", "n_positives"))
+
+
+@EVERY
+def test_what_it_says_of_itself_is_known_to_the_base(name):
+    cls = LOSSES[name]
+    assert set(cls.needs) <= {"negative", "whole_queries", *Extras._fields}
+    assert len({"negative", "log_partition", "item_vector"} & set(cls.needs)) == 1, "what it is ranked against"
+    assert cls.scope in ("positive", "query", "batch")
+    assert "log_partition" not in cls.needs or hasattr(make(name), "tau")
+    assert not cls.keeps_thresholds or {"k", "threshold"} <= set(vars(make(name)))
+
+
+@EVERY
+def test_a_call_without_what_it_needs_is_refused_by_name(name):
+    given = case(dtype=torch.float32)
+    for need in set(LOSSES[name].needs) - {"whole_queries"}:
+        missing = {"negative": None} if need == "log_partition" else {need: None}
+        with pytest.raises(ConfigError, match=rf"{LOSSES[name].__name__} needs .*; pass "):
+            given.but(**missing).run(make(name))
+
+
+@EVERY
+def test_the_gradient_of_a_positives_term_stays_within_its_scope(name):
+    """By the positives of its query (all rows of it) and by those of other queries."""
+    given = case()
+    given.positive.requires_grad_()
+    each = given.run(make(name, reduction="none").double().eval())
+    group = given.query[given.owner]
+    for i in range(len(each)):
+        (gradient,) = torch.autograd.grad(each[i], given.positive, retain_graph=True)
+        reached = {"positive": torch.arange(len(each)) == i, "query": group == group[i]}.get(make(name).scope)
+        assert reached is None or (gradient[~reached] == 0).all()
 
 
 @EVERY
@@ -223,7 +292,7 @@ def test_an_index_out_of_range_or_a_list_is_refused_with_what_to_do(name, index)
         given.but(**{index: getattr(given, index).tolist()}).run(loss)
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if make(name).accepts_partition])
+@pytest.mark.parametrize("name", [name for name in LOSSES if "log_partition" in LOSSES[name].needs])
 def test_a_log_partition_that_does_not_fit_is_refused(name):
     given = case(dtype=torch.float32)
     for partition in (torch.zeros(4, 1), torch.zeros(4, dtype=torch.long)):
@@ -237,7 +306,7 @@ def test_a_log_partition_that_does_not_fit_is_refused(name):
 def test_the_run_is_told_how_far_the_sum_over_negatives_reaches_and_how_much_memory_a_pair_takes(name):
     """A sum whose size is a setting; all other losses have their formula's own sum or mean."""
     sizes = dict.fromkeys(("softmax", "slatk", "bsl", "psl", "sogclr", "sogslatk"), 1000)
-    assert LOSSES[name].effective_n == {**sizes, "sampled_softmax": "catalogue"}.get(name)
+    assert LOSSES[name].defaults.effective_n == {**sizes, "sampled_softmax": "catalogue"}.get(name)
     copies = 12 + 6 * 32 if name == "guidedrec" else 20 if name.startswith("lambda") else 12
     assert make(name).pair_copies == copies
 

@@ -33,7 +33,7 @@ N_BLOCKS, USERS, ITEMS = 4, 20, 24  # users and items of a block
 
 
 def needs_whole_queries(loss: str) -> bool:
-    return build_loss(resolve(make_config({"loss": {"name": loss}})), 2, 2, 2).needs_whole_queries
+    return "whole_queries" in build_loss(resolve(make_config({"loss": {"name": loss}})), 2, 2, 2).needs
 
 
 def planted() -> Dataset:

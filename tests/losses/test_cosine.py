@@ -200,7 +200,7 @@ def test_directau_compiles_with_gradients_to_the_vectors():
 
 
 def test_directau_says_what_it_needs():
-    assert not DirectAU().is_separable
+    assert DirectAU().scope == "batch"
     with pytest.raises(ConfigError, match="pass query_vector"):
         DirectAU()(torch.zeros(2))
 

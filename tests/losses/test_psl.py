@@ -117,8 +117,8 @@ def test_a_pair_below_the_floor_costs_the_floor_and_has_no_gradient():
 
 
 def test_only_the_sum_is_the_mean_of_its_parts():
-    assert PSL(method="sum").is_separable
-    assert not PSL(method="batch").is_separable
+    assert PSL(method="sum").scope == "positive"
+    assert PSL(method="batch").scope == "batch"
 
 
 def test_by_batch_an_empty_batch_costs_nothing():

@@ -166,7 +166,7 @@ def test_bsl_by_query_stays_finite_at_extreme_scores(scale):
 def test_the_modules_pass_their_settings_on():
     positive, negative, owner, extras = problem()
     bilateral = BSL(tau1=0.1, tau2=0.3, positives="query", reduction="none")
-    assert bilateral.needs_whole_queries
+    assert ("whole_queries" in bilateral.needs, bilateral.scope) == (True, "query")
     assert bilateral.tau == 0.3
     assert_close(
         bilateral(positive, negative, owner, **extras), LOSSES["bsl by query"](positive, negative, owner, **extras)

@@ -165,8 +165,8 @@ def test_weights_far_below_the_threshold_keep_their_ratios():
 
 
 def test_it_says_that_a_batch_cannot_be_cut_when_weights_are_normalised_over_it():
-    assert SogCLR(n_queries=1).is_separable
-    assert not SogSLatK(n_queries=1).is_separable
+    assert SogCLR(n_queries=1).scope == "positive"
+    assert SogSLatK(n_queries=1).scope == "batch"
 
 
 @pytest.mark.parametrize(

@@ -357,3 +357,16 @@ def test_bad_settings_are_refused(settings_given, message):
 def test_it_says_when_it_is_not_told_which_positives_these_are():
     with pytest.raises(ConfigError, match="SONG needs pair"):
         SONG(n_positives=3, n_items=9)(torch.zeros(1), torch.zeros(1, 2))
+
+
+def test_a_threshold_given_with_the_call_stands_in_for_the_table_which_then_stays():
+    p = problem(4)
+    made = {"n_queries": 7, "n_positives": 9, "n_items": N_ITEMS, "k": 3, "eta": 0.1, "reduction": "none"}
+    with_table, given = (SONGAtK(**made).double() for _ in range(2))
+    level, query = torch.linspace(-1, 1, 4, dtype=torch.float64), torch.arange(4)
+    with_table.threshold[query] = level
+    batch = {**p, "query": query, "pair": torch.arange(9)}
+    assert torch.equal(given(**batch, threshold=level), with_table(**batch))
+    assert (given.threshold == 0).all()
+    assert torch.equal(given.g, with_table.g)
+    assert not torch.equal(with_table.threshold[query], level)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 
 import pytest
@@ -13,7 +12,7 @@ from torch import tensor
 from torch.testing import assert_close
 
 from topshelf.errors import ConfigError
-from topshelf.losses import BPR, LOSSES, SLatK, SoftmaxLoss, bpr_loss, slatk_loss, softmax_loss
+from topshelf.losses import BPR, SLatK, SoftmaxLoss, SogSLatK, bpr_loss, slatk_loss, softmax_loss
 
 
 def sigmoid(x):
@@ -187,9 +186,9 @@ def test_update_threshold_joins_the_rows_of_a_query_that_comes_twice():
     ("changes", "message"),
     [
         ({"query": [3, 1]}, "query must be .* got a list"),
-        ({"query": tensor([3, -1])}, "query must be from 0 to 4, there being 5 queries, got -1"),
-        ({"query": tensor([5, 1])}, "query must be from 0 to 4, there being 5 queries, got 5"),
-        ({"owner": tensor([0, 1, 2])}, "owner must be from 0 to 1, there being 2 rows of the batch, got 2"),
+        ({"query": tensor([3, -1])}, r"query must be from 0 to 4 \(5 queries\), got -1"),
+        ({"query": tensor([5, 1])}, r"query must be from 0 to 4 \(5 queries\), got 5"),
+        ({"owner": tensor([0, 1, 2])}, r"owner must be from 0 to 1 \(2 rows of the batch\), got 2"),
         ({"owner": None}, "pass owner"),
         ({"negative": torch.ones(2, 2)}, "got k=4 and 3 scores of query 1; pass all its positives and more negatives"),
         ({"mask": tensor([[True, False, False], [True, False, True]])}, "got k=4 and 2 scores of query 1"),
@@ -203,15 +202,6 @@ def test_update_threshold_refuses_what_it_cannot_use_and_changes_nothing(changes
     with pytest.raises(ConfigError, match=message):
         loss.update_threshold(**{**given, "owner": tensor([0, 1, 0]), **changes})
     assert_close(loss.threshold, torch.zeros(5))
-
-
-def test_losses_at_k_take_the_number_of_queries_and_k_first():
-    """One order for the whole family; what SONG needs beside must be named, so that nobody swaps two sizes."""
-    for name in ("slatk", "sogslatk", "song_at_k"):
-        assert list(inspect.signature(LOSSES[name]).parameters)[:2] == ["n_queries", "k"], name
-    for name in ("song", "song_at_k"):
-        taken = inspect.signature(LOSSES[name]).parameters
-        assert all(taken[size].kind is taken[size].KEYWORD_ONLY for size in ("n_items", "n_positives"))
 
 
 def test_resize_keeps_old_thresholds_and_starts_new_ones_at_zero():
@@ -233,10 +223,45 @@ def test_resize_keeps_old_thresholds_and_starts_new_ones_at_zero():
         (lambda: BPR(reduction="max"), "reduction must be one of"),
         (lambda: SLatK(3)(torch.ones(1), torch.ones(1, 1)), "pass query"),
         (lambda: SoftmaxLoss()(torch.ones(3), torch.ones(2, 1)), "pass owner"),
-        (lambda: SoftmaxLoss()(torch.ones(3)), "either negative"),
-        (lambda: BPR()(torch.ones(1), log_partition=torch.ones(1)), "BPR needs the scores"),
+        (lambda: SoftmaxLoss()(torch.ones(1), torch.ones(1, 1), log_partition=torch.ones(1)), "not both"),
+        (
+            lambda: SoftmaxLoss()(torch.ones(3)),
+            r"SoftmaxLoss needs negative .* or log_partition \(Q,\); pass one of them",
+        ),
+        (lambda: BPR()(torch.ones(1), log_partition=torch.ones(1)), "BPR needs negative .*; pass negative"),
     ],
 )
 def test_bad_settings_and_calls_are_refused_with_the_value_received(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_without_n_queries_it_has_no_state_and_takes_the_thresholds_of_each_call():
+    p = problem(7)
+    loss = SLatK(k=3, tau=0.5, tau_weight=0.8, reduction="none").double()
+    assert not loss.state_dict()
+    assert not loss.keeps_thresholds
+    given = {"threshold": p["threshold"], "mask": p["mask"], "log_q": p["log_q"]}
+    expected = slatk_loss(p["positive"], p["negative"], p["owner"], tau=0.5, tau_weight=0.8, **given)
+    assert torch.equal(loss(p["positive"], p["negative"], p["owner"], **given), expected)
+    with pytest.raises(ConfigError, match=r"SLatK needs threshold .*made without n_queries; pass threshold"):
+        loss(p["positive"], p["negative"], p["owner"])
+    with pytest.raises(ConfigError, match=r"threshold must be \(Q,\) = \(4,\) of floating-point numbers, got \(8,\)"):
+        loss(p["positive"], p["negative"], p["owner"], threshold=torch.zeros(8))
+    for call in (
+        lambda: loss.update_threshold(torch.arange(4), p["positive"], p["negative"], p["owner"]),
+        lambda: loss.resize(5),
+    ):
+        with pytest.raises(ConfigError, match=r"needs a table of thresholds.*; give n_queries, or pass threshold"):
+            call()
+
+
+@pytest.mark.parametrize("cls", [SLatK, SogSLatK])
+def test_a_threshold_given_with_the_call_stands_in_for_the_table(cls):
+    p = problem(8)
+    query, settings = torch.arange(4), {"tau": 0.5, "tau_weight": 0.8, "reduction": "none"}
+    with_table, given = (cls(4, **settings).double() for _ in range(2))
+    with_table.threshold.copy_(p["threshold"])
+    batch = (p["positive"], p["negative"], p["owner"])
+    assert torch.equal(given(*batch, query=query, threshold=p["threshold"]), with_table(*batch, query=query))
+    assert (given.threshold == 0).all()

@@ -132,7 +132,7 @@ def test_the_number_of_negatives_of_the_paper_reaches_every_loss_on_movielens(na
         resolved = resolve(assemble(data=data, loss=name)).negatives
         if resolved.kind == "per_query":
             assert resolved.n == (own or n)
-        if LOSSES[name].effective_n == 1000 and (data, name) != ("gowalla", "slatk"):  # whose own is shipped
+        if LOSSES[name].defaults.effective_n == 1000 and (data, name) != ("gowalla", "slatk"):  # whose own is shipped
             assert resolved.effective_n == n
         for kind in ("shared", "per_query"):
             if name != "directau":

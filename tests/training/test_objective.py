@@ -82,7 +82,7 @@ def pairs(batch):
 def test_softmax_over_the_catalogue_is_scaled_to_the_effective_size(model, positives, order, effective_n):
     objective = Objective(model, SoftmaxLoss(tau=0.3), Catalogue(), positives, effective_n=effective_n)
     batch, scores = a_batch(positives, order), table(model)
-    n = effective_n or SoftmaxLoss.effective_n
+    n = effective_n or SoftmaxLoss.defaults.effective_n
     each = [slow_softmax(scores, positives, query, item, 0.3, n) for query, item in pairs(batch)]
     assert objective(batch, stream(0))[0].item() == pytest.approx(sum(each) / len(each))
 
@@ -144,7 +144,7 @@ def test_every_source_of_negatives_moves_both_tables(model, positives, name, kin
 
 def test_slatk_with_the_sigmoid_distance_takes_the_dense_way_and_follows_its_formula(model, positives):
     loss = slatk(distance="sigmoid")
-    assert not loss.accepts_partition
+    assert "log_partition" not in loss.needs
     batch, scores, beta = a_batch(positives), table(model), loss.threshold.tolist()
     each = []
     for query, item in pairs(batch):
@@ -191,7 +191,7 @@ def test_the_way_without_scores_agrees_with_the_dense_way(model, positives, kind
     batch, loss = a_batch(positives), slatk()
     objective = Objective(model, loss, NEGATIVES[kind](), positives, effective_n=40)
     short = gradients(objective, batch)
-    loss.accepts_partition = False
+    loss.needs = ("query",)
     assert_close(gradients(objective, batch), short, rtol=1e-6, atol=1e-7)  # log_q is float32
 
 
@@ -270,7 +270,7 @@ def test_every_pair_by_blocks_gives_the_same_loss_and_gradients_as_one_piece(ord
 @pytest.mark.parametrize("kind", ["catalogue", "per_query", "shared"])
 @pytest.mark.parametrize("name", [name for name, cls in LOSSES.items() if "negative" in cls.needs])
 def test_every_loss_of_pairs_is_the_same_a_few_queries_at_a_time(name, kind, order, monkeypatch):
-    if order == "pair" and LOSSES[name].needs_whole_queries:
+    if order == "pair" and "whole_queries" in LOSSES[name].needs:
         order = "query"  # which a run insists on
     split = make_split(generate(40, 30, interactions_per_user=6, seed=1), seed=0)
     n = {} if kind == "catalogue" else {"n": 10}
@@ -295,9 +295,9 @@ def test_a_sample_larger_than_the_catalogue_is_the_catalogue(model, positives):
     batch = a_batch(positives)
     for loss in (SoftmaxLoss(), LOSSES["gbce"](N_ITEMS)):
         small, large = (
-            Objective(model, loss, Shared(n), positives, effective_n=n if loss.effective_n else None)(batch, stream(0))[
-                0
-            ]
+            Objective(model, loss, Shared(n), positives, effective_n=n if loss.defaults.effective_n else None)(
+                batch, stream(0)
+            )[0]
             for n in (N_ITEMS, 50 * N_ITEMS)
         )
         assert_close(small, large)

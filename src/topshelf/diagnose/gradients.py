@@ -137,7 +137,7 @@ class _Tally:
         return Gradients(
             label,
             epochs,
-            not loss.is_separable,
+            loss.scope == "batch",
             concentration(torch.cat(self.norms).numpy()),
             concentration(self.users.norm(dim=1).numpy()),
             binned_concentration(self.counts, self.sums),
@@ -191,7 +191,7 @@ class Part(NamedTuple):
 def _instances(loss: Loss, queries: Tensor, items: Tensor, sample: Sample, log_q: float) -> Iterator[Part]:
     for start, stop in sample.blocks(_CELLS):
         part = sample.part(start, stop)
-        one_by_one = _in_turns if loss.ties_positives else _rows_of_their_own
+        one_by_one = _in_turns if loss.scope == "query" else _rows_of_their_own
         for found in one_by_one(loss, queries[part.rows].detach(), items, part, log_q):
             yield found._replace(owner=found.owner + start)
 

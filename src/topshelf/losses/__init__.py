@@ -1,7 +1,7 @@
 """Losses for the first K places: pure functions, and modules that add settings and state.
 
-``LOSSES`` names every loss for the command line, the configuration and the contract tests; ``LISTWISE`` those of graded
-lists.
+``LOSSES`` names every loss for the command line, the configuration and the contract tests; ``LISTWISE`` names those of
+graded lists.
 """
 
 from topshelf.losses.adversarial import AdvInfoNCE, advinfonce_loss
@@ -17,11 +17,8 @@ from topshelf.losses.lambda_loss import (
     LambdaRankS,
     lambda_weights,
     lambdaloss_at_k_loss,
-    lambdaloss_at_k_s_loss,
     lambdaloss_loss,
-    lambdaloss_s_loss,
     lambdarank_loss,
-    lambdarank_s_loss,
 )
 from topshelf.losses.listwise import ListMLE, ListNet, ListwiseLoss, RankNet, listmle_loss, listnet_loss, ranknet_loss
 from topshelf.losses.listwise_ndcg import (
@@ -97,11 +94,8 @@ __all__ = [
     "guidedrec_loss",
     "lambda_weights",
     "lambdaloss_at_k_loss",
-    "lambdaloss_at_k_s_loss",
     "lambdaloss_loss",
-    "lambdaloss_s_loss",
     "lambdarank_loss",
-    "lambdarank_s_loss",
     "listmle_loss",
     "listnet_loss",
     "listwise_lambdaloss_at_k_loss",

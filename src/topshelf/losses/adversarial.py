@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,18 +12,16 @@ from torch import Tensor, nn
 from topshelf.errors import at_least
 from topshelf.errors import positive as positive_number
 from topshelf.losses.base import (
-    COSINE_RATES,
-    DECAYS,
+    FOR_COSINES,
     TEMPERATURES,
     Extras,
     Loss,
-    Ranges,
     Reduction,
     ascending,
     owners,
     sampled_log_partition,
     widened,
-    without_rivals_zero,
+    zero_unless,
 )
 
 # Only directions enter the hardness; the length says how far a step of adversary_rate turns a vector.
@@ -63,7 +61,7 @@ def advinfonce_loss(
     owner = owners(positive, partition.numel(), owner)
     partition = partition.index_select(0, owner)  # (P,); its backward pass adds in a fixed order
     finite = partition.masked_fill(partition == -math.inf, 0.0)
-    return without_rivals_zero(F.softplus(finite - widened(positive) / tau), partition)
+    return zero_unless(partition != -math.inf, F.softplus(finite - widened(positive) / tau))
 
 
 class AdvInfoNCE(Loss):
@@ -78,11 +76,7 @@ class AdvInfoNCE(Loss):
     """
 
     formula = staticmethod(advinfonce_loss)
-    ranges: ClassVar[Ranges] = {
-        "train.learning_rate": COSINE_RATES,
-        "train.weight_decay": DECAYS,
-        "loss.tau": TEMPERATURES,
-    }
+    ranges = FOR_COSINES | {"loss.tau": TEMPERATURES}
     needs = ("negative", "query", "negative_item")
 
     def __init__(
@@ -114,7 +108,7 @@ class AdvInfoNCE(Loss):
         self.turn = "adversary" if epoch % self.every == 0 else "model"
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:  # noqa: ARG002
-        return [{"params": list(self.parameters()), "lr": self.adversary_rate, "weight_decay": 0.0}]
+        return super().parameter_groups(self.adversary_rate)
 
     def hardness(self, query: Tensor, negative_item: Tensor) -> Tensor:
         """Cosines of the adversary's vectors: query (Q,) and negative_item (N,) or (Q, N) to (Q, N)."""
@@ -135,13 +129,5 @@ class AdvInfoNCE(Loss):
         hardness = hardness.detach() if turn == "model" else ascending(hardness)
         if turn == "adversary":
             positive, negative = positive.detach(), negative.detach()
-        return advinfonce_loss(
-            positive,
-            negative,
-            owner,
-            hardness=hardness,
-            tau=self.tau,
-            negative_weight=self.negative_weight,
-            mask=extras.mask,
-            log_q=extras.log_q,
-        )
+        batch = {"positive": positive, "negative": negative, "owner": owner, **extras._asdict()}
+        return self.call_formula(hardness=hardness, **batch)

@@ -1,18 +1,19 @@
 """What every loss shares: the ragged form, the reduction, and how masked or unevenly drawn negatives count.
 
-A batch holds Q queries and all P positives of those queries; ``owner (P,)`` says whose each positive is. Without
-``owner`` the batch is the textbook's: one query a positive, P = Q.
+A batch holds Q queries and all P positives of those queries. ``owner (P,)`` is the query of each positive. Without
+``owner`` the batch has the usual form: one query per positive, P = Q.
 
 The modules refuse tensors whose shapes do not fit and indices that are out of range. They blank the scores of masked
-negatives, which may be anything, also infinite or NaN. The pure functions check nothing, and most of them want finite
-scores at masked places too.
+negatives, which may hold anything, also infinity or NaN. The pure functions check nothing, and most of them need finite
+scores at masked places.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,82 +22,114 @@ from torch import Tensor
 from topshelf.errors import ConfigError, one_of
 from topshelf.losses.checks import check_batch
 from topshelf.losses.tables import Tables
-from topshelf.registry import Recorded
+from topshelf.registry import Recorded, SearchSpace
 
 Reduction = Literal["mean", "sum", "none"]
-Negatives = Literal["auto", "catalogue", "shared", "per_query", "in_batch"]
-Ranges = dict[str, tuple[float | int | str, ...]]
+NegativesKind = Literal["auto", "catalogue", "shared", "per_query", "in_batch"]
+Scope = Literal["positive", "query", "batch"]
 
-# The paper's search space of its optimizer, for every loss; "dot" losses go one step lower.
-COSINE_RATES = (0.1, 0.01, 0.001)
-DOT_RATES = (0.1, 0.01, 0.001, 0.0001)
+# The paper's search space of its optimizer, for cosines; for dot products it goes one step lower.
 DECAYS = (0.0, 1e-4, 1e-5, 1e-6)
+FOR_COSINES: SearchSpace = {"train.learning_rate": (0.1, 0.01, 0.001), "train.weight_decay": DECAYS}
+FOR_DOT_PRODUCTS: SearchSpace = {"train.learning_rate": (0.1, 0.01, 0.001, 0.0001), "train.weight_decay": DECAYS}
 TEMPERATURES = (0.01, 0.05, 0.1, 0.2, 0.5)
+WEIGHT_TEMPERATURES = tuple(step / 4 for step in range(2, 13))
+GAMMAS = (0.1, 0.3, 0.5, 0.7, 0.9)  # of moving averages
 
 
 class Extras(NamedTuple):
-    """What a loss may be told beside the scores. Which of them it cannot do without is in its ``needs``."""
+    """What a loss may be given besides the scores. Its ``needs`` are those that it cannot do without."""
 
-    query: Tensor | None = None  # (Q,), index of each query, for losses that keep state of queries
+    query: Tensor | None = None  # (Q,), index of each query, for losses that keep state per query
     mask: Tensor | None = None  # (Q, N), True where a negative does not count
     log_q: Tensor | None = None  # (N,) or (Q, N), log of how much likelier than uniform a negative was drawn
     log_partition: Tensor | None = None  # (Q,), in place of the negatives
+    threshold: Tensor | None = None  # (Q,), each query's K-th best score, in place of the loss's own table
     pair: Tensor | None = None  # (P,), index of each positive among all training positives
     negative_item: Tensor | None = None  # (N,) or (Q, N), index of each negative's item
     query_vector: Tensor | None = None  # (Q, d)
     item_vector: Tensor | None = None  # (P, d), of the positives
 
 
-_WHAT = {
-    "negative": "the scores of negatives (Q, N); a log_partition does not determine it",
-    "query": "query (Q,), the index of each query: it keeps state of them",
-    "pair": "pair (P,), the index of each positive among all training positives: it keeps state of them",
+# What a loss can need, and what to pass when it is missing.
+_NEEDS = {
+    "negative": "negative (Q, N), the scores of negatives; a log_partition does not determine it",
+    "log_partition": "negative (Q, N), the scores of negatives, or log_partition (Q,)",
+    "query": "query (Q,), the index of each query: it keeps state per query",
+    "threshold": "threshold (Q,), each query's K-th best score, because it was made without n_queries",
+    "pair": "pair (P,), the index of each positive among all training positives: it keeps state per positive",
     "negative_item": "negative_item (N,) or (Q, N), the index of each negative's item",
     "query_vector": "query_vector (Q, d), the vectors of the queries",
     "item_vector": "item_vector (P, d), the vectors of the positives",
 }
 
 
-class Loss(Recorded, Tables):
-    """Base of the module forms. A subclass adds checked settings and state to a pure function, nothing else.
+class Defaults(NamedTuple):
+    """What a run uses where its settings leave the choice open."""
 
-    A subclass has ``each``, the losses of a batch's positives, and says:
+    score: Literal["cosine", "dot"] = "cosine"
+    negatives: NegativesKind = "auto"  # the catalogue for losses that take a log_partition, else per_query
+    n: int | None = None  # negatives drawn per query; None: the paper's N (``negatives.paper_n``: 1000, MovieLens 200)
+    # The size to which the sum over negatives is scaled: a number, "catalogue" for a sum that stands for the whole
+    # catalogue, None where the formula's own sum or mean is meant and ``negatives.effective_n`` may not be set.
+    effective_n: int | Literal["catalogue"] | None = None
 
-    - ``formula``: the pure function, whose docstring documents the loss;
-    - ``ranges``: what is searched when it is tuned, by the names of a run's settings;
-    - ``needs``: which of ``negative`` and :class:`Extras` it cannot do without;
-    - ``accepts_partition``: it can take ``log_partition (Q,)``, the log of the partition sum of ``exp(score / tau)``,
-      in place of the (Q, N) negatives, and then has an attribute ``tau``;
-    - ``is_separable``: the mean over a batch is the mean over its parts;
-    - ``ties_positives``: the term of a positive has a gradient by the scores of its query's other positives;
-    - ``needs_whole_queries``: all positives of a query must be in the batch (``train.order = "query"``);
-    - ``keeps_thresholds``: it has ``k`` and a table ``threshold (n_queries,)`` that somebody else moves;
-    - ``preferred_score`` and ``preferred_negatives``: what a run uses when nobody chose; ``n_negatives``: how many are
-      drawn for each query when nobody said, None for the paper's N (``negatives.paper_n``: 1000, on MovieLens 200);
-    - ``effective_n``: size to which a run scales the sum over negatives when nobody said: 1000 for the paper's N,
-      whatever it is on the data, "catalogue" for a sum that stands for the whole catalogue, None where the formula's
-      own sum or mean is meant and ``negatives.effective_n`` may not be set;
-    - ``pair_copies``: how many tables of (P, N) floats the loss and its backward pass hold at once, for the guard of
-      memory.
 
-    Constructor arguments named ``n_queries``, ``n_items`` and ``n_positives`` are filled in by the trainer.
+class ModuleForm:
+    """The module form of a pure function: checked settings and state, nothing else.
+
+    formula  the pure function
+    ranges   what is searched when the loss is tuned
     """
 
     formula: ClassVar[Callable[..., Tensor]]
-    ranges: ClassVar[Ranges] = {}
+    ranges: ClassVar[SearchSpace]
+    _arguments: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "formula" in vars(cls):
+            cls._arguments = tuple(inspect.signature(cls.formula).parameters)
+
+    @classmethod
+    def documented(cls) -> object:
+        """What has the documentation: the class, where its docstring says when to use it, else the formula."""
+        return cls if "Use when:" in (cls.__doc__ or "") else cls.formula
+
+    def call_formula(self, **given: Any) -> Tensor:
+        """The formula, with each of its arguments from ``given`` or else from the module's attribute of that name."""
+        arguments = {name: given[name] if name in given else getattr(self, name) for name in self._arguments}
+        return self.formula(**arguments)
+
+
+class Loss(ModuleForm, Recorded, Tables):
+    """Base of the losses. A subclass sets ``formula`` and ``ranges`` (:class:`ModuleForm`) and, where they differ:
+
+    - ``needs``: what a call must have, of ``negative`` and :class:`Extras`. "log_partition" means either the (Q, N)
+      negatives or ``log_partition (Q,)``, the log of the partition sum of ``exp(score / tau)``; the loss then has an
+      attribute ``tau``. "whole_queries" means that all positives of a query must be in the batch
+      (``train.order = "query"``);
+    - ``scope``: which scores the gradient of a positive's term reaches. "positive": its own and its query's negatives;
+      "query": also the query's other positives; "batch": all of the batch, so that the mean over a batch is not the
+      mean over its parts;
+    - ``keeps_thresholds``: it has ``k`` and a table ``threshold (n_queries,)`` that the caller updates;
+    - ``defaults``: what a run uses where its settings leave the choice open;
+    - ``pair_copies``: how many tables of (P, N) floats the loss and its backward pass hold at once, for the memory
+      check;
+    - ``each``: the loss of every positive, where it is more than a call of the formula.
+
+    Constructor arguments come in one order: sizes (``n_queries``, ``n_items``, ``n_positives``, filled in by the
+    trainer) and ``k`` by position, then by keyword further sizes, temperatures, other settings, ``reduction``.
+    """
+
+    ranges: ClassVar[SearchSpace] = FOR_COSINES
     needs: tuple[str, ...] = ("negative",)
-    accepts_partition: bool = False
     tau: float
-    is_separable: bool = True
-    ties_positives: bool = False
-    needs_whole_queries: bool = False
-    keeps_thresholds: ClassVar[bool] = False
+    scope: Scope = "positive"
+    keeps_thresholds: bool = False
     k: int
     threshold: Tensor
-    preferred_score: ClassVar[Literal["cosine", "dot"]] = "cosine"
-    preferred_negatives: ClassVar[Negatives] = "auto"
-    n_negatives: ClassVar[int | None] = None
-    effective_n: ClassVar[int | Literal["catalogue"] | None] = None
+    defaults: ClassVar[Defaults] = Defaults()
     pair_copies: int = 12
 
     def __init__(self, reduction: Reduction = "mean") -> None:
@@ -113,6 +146,7 @@ class Loss(Recorded, Tables):
         mask: Tensor | None = None,
         log_q: Tensor | None = None,
         log_partition: Tensor | None = None,
+        threshold: Tensor | None = None,
         pair: Tensor | None = None,
         negative_item: Tensor | None = None,
         query_vector: Tensor | None = None,
@@ -120,15 +154,13 @@ class Loss(Recorded, Tables):
     ) -> Tensor:
         """The loss of a batch: a number, or (P,) with reduction "none".
 
-        Shapes: positive (P,); negative (Q, N); owner (P,), default one query a positive; the others as in
-        :class:`Extras`. In training mode losses with state move it, in evaluation mode they do not. In a distributed
-        run every process must make the same calls in training mode, with empty tensors where it has no batch: they
-        tell each other what they have written to the loss's tables (:mod:`topshelf.losses.tables`).
+        Shapes: positive (P,); negative (Q, N); owner (P,), default one query per positive; the others as in
+        :class:`Extras`. Losses with state update it in training mode only. In a distributed run every process must
+        make the same calls in training mode, with empty tensors where it has no batch: the processes exchange what
+        they have written to the loss's tables (:mod:`topshelf.losses.tables`).
         """
-        extras = Extras(query, mask, log_q, log_partition, pair, negative_item, query_vector, item_vector)
-        for name in self.needs:
-            if (negative if name == "negative" else getattr(extras, name)) is None:
-                raise ConfigError(f"{type(self).__name__} needs {_WHAT[name]}: pass {name}")
+        extras = Extras(query, mask, log_q, log_partition, threshold, pair, negative_item, query_vector, item_vector)
+        self._check_needs(negative, extras)
         check_batch(self.index_sizes(), positive=positive, negative=negative, owner=owner, **extras._asdict())
         if self.training and self.is_shared():
             self.synchronise()
@@ -139,29 +171,44 @@ class Loss(Recorded, Tables):
             self.synchronise()
         return reduce(losses, self.reduction)
 
+    if TYPE_CHECKING:
+        __call__ = forward  # nn.Module's takes and returns anything
+
+    def _check_needs(self, negative: Tensor | None, extras: Extras) -> None:
+        given = {"negative": negative, **extras._asdict()}
+        for name in self.needs:
+            is_given = given.get(name) is not None or (name == "log_partition" and negative is not None)
+            if name in given and not is_given:
+                remedy = "one of them" if name == "log_partition" else name
+                raise ConfigError(f"{type(self).__name__} needs {_NEEDS[name]}; pass {remedy}")
+
     def each(self, positive: Tensor, negative: Any, owner: Tensor | None, extras: Extras) -> Tensor:
         """The loss of every positive, (P,). ``negative`` is a Tensor where ``needs`` says so."""
-        raise NotImplementedError
+        return self.call_formula(positive=positive, negative=negative, owner=owner, **extras._asdict())
+
+    def thresholds(self, extras: Extras) -> Tensor:
+        """The thresholds of the batch's queries, (Q,): those given with the call, else those of the table."""
+        return self.threshold[extras.query] if extras.threshold is None else extras.threshold
 
     def begin_epoch(self, epoch: int) -> None:
-        """Told before each epoch, counted from 1, by whoever trains; for losses whose parts take turns."""
+        """Called before each epoch, counted from 1; for losses whose parts train in turn."""
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """The loss's own parameters as groups of an optimizer, beside a model trained at ``learning_rate``.
+        """The loss's own parameters as groups of an optimizer, for a model trained at ``learning_rate``.
 
-        Everything is to be *minimised*: what must ascend has its gradient turned round (:func:`ascending`).
+        Everything is to be *minimised*: what must be maximised has its gradient reversed (:func:`ascending`).
         """
         parameters = list(self.parameters())
         return [{"params": parameters, "lr": learning_rate, "weight_decay": 0.0}] if parameters else []
 
 
 def ascending(value: Tensor) -> Tensor:
-    """The same value with its gradient turned round: a descending optimizer then ascends it."""
+    """The same value with its gradient reversed, so that an optimizer that minimises maximises it."""
     return 2 * value.detach() - value  # exact in floating point
 
 
 def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
-    """Mean, sum or nothing over (P,). The mean of no positive at all is 0, so that an empty batch is harmless."""
+    """Mean, sum or nothing over (P,). The mean of an empty batch is 0."""
     if reduction == "none":
         return losses
     total = losses.sum()
@@ -169,12 +216,12 @@ def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
 
 
 def owners(positive: Tensor, n_queries: int, owner: Tensor | None) -> Tensor:
-    """``owner``, or the textbook's one query a positive."""
+    """``owner``, or one query per positive."""
     if owner is not None:
         return owner
     if positive.numel() != n_queries:
         raise ConfigError(
-            f"without owner there must be one query a positive, got {positive.numel()} positives and {n_queries} "
+            f"without owner there must be one query per positive, got {positive.numel()} positives and {n_queries} "
             "queries; pass owner (P,), the query of each positive"
         )
     return torch.arange(n_queries, device=positive.device)
@@ -192,9 +239,9 @@ def margins(positive: Tensor, negative: Tensor, owner: Tensor) -> Tensor:
 
 
 def negative_weights(negative: Tensor, mask: Tensor | None, log_q: Tensor | None) -> Tensor:
-    """What each negative counts, (Q, N): 1, over how much likelier than uniform it was drawn, or 0 where masked.
+    """The weight of each negative, (Q, N): 1 over how much likelier than uniform it was drawn, 0 where masked.
 
-    Scores are weighed by it, so those of masked negatives must be finite, as the modules make them.
+    Scores are multiplied by it, so those of masked negatives must be finite; the modules make sure of that.
     """
     weights = torch.ones_like(widened(negative))
     if log_q is not None:
@@ -203,7 +250,7 @@ def negative_weights(negative: Tensor, mask: Tensor | None, log_q: Tensor | None
 
 
 def mean_over(values: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean over the last axis; 0 where nothing counts."""
+    """Weighted mean over the last axis; 0 where all weights are 0."""
     total = weights.sum(-1)
     return (values * weights).sum(-1) / torch.where(total > 0, total, torch.ones_like(total))
 
@@ -224,13 +271,13 @@ def sampled_log_partition(negative: Tensor, tau: float, mask: Tensor | None, log
 def log_sum_exp(logits: Tensor) -> Tensor:
     """Log-sum-exp over the last axis, (Q, N) to (Q,), with no NaN in the gradient of a row that is all -inf."""
     if logits.size(-1) == 0:
-        return logits.sum(-1) - math.inf  # differentiable, though there is nothing to differentiate by
+        return logits.sum(-1) - math.inf  # differentiable, as the other way out
     # A row of -inf has no gradient; zeros keep its backward pass free of NaN.
     empty = (logits == -math.inf).all(-1)
     total = logits.masked_fill(empty.unsqueeze(-1), 0.0).logsumexp(-1)
     return total.masked_fill(empty, -math.inf)
 
 
-def without_rivals_zero(losses: Tensor, partition: Tensor) -> Tensor:
-    """Zero where the partition (P,) is -inf: a positive with nothing to be ranked against is already in its place."""
-    return torch.where(partition == -math.inf, torch.zeros_like(losses), losses)
+def zero_unless(condition: Tensor, losses: Tensor) -> Tensor:
+    """The losses, and 0 where the condition is False: a positive without negatives has nothing to be ranked against."""
+    return torch.where(condition, losses, torch.zeros_like(losses))

@@ -7,31 +7,28 @@ from torch import Tensor
 
 from topshelf.errors import ConfigError
 
-# The kind of numbers, the shapes that will do, and what to do about others. A letter is a size that the first tensor
-# to have it settles for the rest.
+# The kind of numbers, the accepted shapes, and the remedy for others. A letter is a size: the first tensor that has it
+# sets it for the rest.
 _SHAPES = {
-    "positive": ("floating-point numbers", ("P",), "pass one score a positive, without further axes"),
-    "negative": ("floating-point numbers", ("Q N",), "pass one row a query; unsqueeze(1) a single negative of each"),
-    "log_partition": ("floating-point numbers", ("Q",), "pass one number a query"),
-    "owner": ("integers", ("P",), "pass the row in the batch of each positive's query"),
-    "query": ("integers", ("Q",), "pass one index a query, not one a positive"),
-    "mask": ("bool", ("Q N",), "pass True where a negative does not count; expand what is the same for all queries"),
-    "log_q": ("floating-point numbers", ("1", "N", "Q N"), "pass one number a negative"),
-    "negative_item": ("integers", ("N", "Q N"), "pass one index a negative"),
-    "pair": ("integers", ("P",), "pass one index a positive"),
-    "query_vector": ("floating-point numbers", ("Q d",), "pass one row a query"),
-    "item_vector": ("floating-point numbers", ("P d",), "pass one row a positive"),
+    "positive": ("floating-point numbers", ("P",), "pass one score per positive, without further axes"),
+    "negative": ("floating-point numbers", ("Q N",), "pass one row per query; unsqueeze(1) a single negative of each"),
+    "log_partition": ("floating-point numbers", ("Q",), "pass one number per query"),
+    "threshold": ("floating-point numbers", ("Q",), "pass one number per query"),
+    "owner": ("integers", ("P",), "pass the batch row of each positive's query"),
+    "query": ("integers", ("Q",), "pass one index per query, not one per positive"),
+    "mask": ("bool", ("Q N",), "pass True where a negative does not count; expand a row that all queries share"),
+    "log_q": ("floating-point numbers", ("1", "N", "Q N"), "pass one number per negative"),
+    "negative_item": ("integers", ("N", "Q N"), "pass one index per negative"),
+    "pair": ("integers", ("P",), "pass one index per positive"),
+    "query_vector": ("floating-point numbers", ("Q d",), "pass one row per query"),
+    "item_vector": ("floating-point numbers", ("P d",), "pass one row per positive"),
 }
 
-
-# What an index counts, and what to do about one that is out of range.
+# What an index counts, and the remedy for one that is out of range.
 _RANGES = {
-    "owner": ("rows of the batch", "pass the row in the batch of each positive's query"),
+    "owner": ("rows of the batch", "pass the batch row of each positive's query"),
     "query": ("queries", "pass the index of each query, and make the loss with a larger n_queries"),
-    "pair": (
-        "training positives",
-        "pass the index of each positive, and make the loss with a larger n_positives",
-    ),
+    "pair": ("training positives", "pass the index of each positive, and make the loss with a larger n_positives"),
     "negative_item": ("items", "pass the index of each item, and make the loss with a larger n_items"),
 }
 
@@ -39,8 +36,8 @@ _RANGES = {
 def check_batch(counts: dict[str, int], **tensors: Tensor | None) -> None:
     """Refuse tensors of a batch that do not fit each other, and indices that do not fit ``counts``.
 
-    ``counts`` is how many queries, pairs and items there are ("query", "pair", "negative_item"), as far as the loss
-    knows. Values other than indices are not looked at.
+    ``counts`` is the number of queries, pairs and items ("query", "pair", "negative_item"), as far as the loss knows
+    it. Values other than indices are not checked.
     """
     n_rows = _check_shapes(tensors)
     if torch.compiler.is_compiling():
@@ -53,23 +50,23 @@ def check_batch(counts: dict[str, int], **tensors: Tensor | None) -> None:
 
 
 def _check_range(name: str, index: Tensor, count: int | None) -> None:
-    if index.device.type != "cpu":  # a look at the values would stop the device; it complains by itself, later
+    if index.device.type != "cpu":  # reading the values would stall the device; it reports the error itself, later
         torch._assert_async((index >= 0 if count is None else (index >= 0) & (index < count)).all())
         return
     low, high = (int(end) for end in torch.aminmax(index))
     if low < 0 or (count is not None and high >= count):
         what, remedy = _RANGES[name]
-        wanted = ">= 0" if count is None else f"from 0 to {count - 1}, there being {count} {what}"
+        wanted = ">= 0" if count is None else f"from 0 to {count - 1} ({count} {what})"
         raise ConfigError(f"{name} must be {wanted}, got {low if low < 0 else high}; {remedy}")
 
 
 def _check_shapes(tensors: dict[str, Tensor | None]) -> int | None:
-    """How many queries the batch has, if its tensors say so."""
+    """The number of queries in the batch, if its tensors show it."""
     sizes = {"1": 1}
     for name, (kind, shapes, remedy) in _SHAPES.items():
         value = tensors.get(name)
         if value is None or ("N" in shapes[-1] and "N" not in sizes and name != "negative"):
-            continue  # without negatives what belongs to them is of no use
+            continue  # not used without negatives
         fits = [axes for axes in map(str.split, shapes) if _fits(value, axes, sizes)]
         if not fits or not _is_kind(value, kind):
             wanted = " or ".join(_described(axes.split(), sizes) for axes in shapes)
@@ -94,6 +91,8 @@ def _is_kind(value: Tensor, kind: str) -> bool:
 
 
 def _described(axes: list[str], sizes: dict[str, int]) -> str:
-    """``(Q, N) = (4, 5)``, as far as the sizes are settled."""
-    names, found = [f"({', '.join(map(str, x))}{',' * (len(x) == 1)})" for x in (axes, [sizes.get(a, a) for a in axes])]
-    return names if names == found else f"{names} = {found}"
+    """``(Q, N) = (4, 5)``, as far as the sizes are set."""
+    names, numbers = (
+        f"({', '.join(map(str, x))}{',' * (len(x) == 1)})" for x in (axes, [sizes.get(axis, axis) for axis in axes])
+    )
+    return names if names == numbers else f"{names} = {numbers}"

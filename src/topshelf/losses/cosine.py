@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,16 +10,15 @@ from torch import Tensor
 
 from topshelf.errors import at_least, at_most
 from topshelf.losses.base import (
-    COSINE_RATES,
-    DECAYS,
-    Extras,
+    FOR_COSINES,
+    Defaults,
     Loss,
-    Ranges,
     Reduction,
     mean_over,
     negative_weights,
     owners,
     widened,
+    zero_unless,
 )
 
 _BLOCK = 2**21  # pairs looked at in one piece: 8 MiB of float32, about what a processor's cache holds
@@ -54,30 +52,19 @@ def ccl_loss(
     weights = negative_weights(negative, mask, log_q)
     pushed = weight * mean_over(F.relu(widened(negative) - margin), weights)  # (Q,)
     losses = 1 - widened(positive) + pushed.index_select(0, owner)
-    is_alone = ~(weights > 0).any(-1).index_select(0, owner)
-    return torch.where(is_alone, torch.zeros_like(losses), losses)
+    return zero_unless((weights > 0).any(-1)[owner], losses)
 
 
 class CCL(Loss):
     """Module form of :func:`ccl_loss`."""
 
     formula = staticmethod(ccl_loss)
-    ranges: ClassVar[Ranges] = {
-        "train.learning_rate": COSINE_RATES,
-        "train.weight_decay": DECAYS,
-        "loss.margin": (0.0, 0.2, 0.4, 0.6, 0.8),
-        "loss.weight": (1.0, 10.0, 50.0, 150.0, 500.0),
-    }
+    ranges = FOR_COSINES | {"loss.margin": (0.0, 0.2, 0.4, 0.6, 0.8), "loss.weight": (1.0, 10.0, 50.0, 150.0, 500.0)}
 
     def __init__(self, *, margin: float = 0.4, weight: float = 10.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.margin = at_most("margin", at_least("margin", margin, -1.0), 1.0)
         self.weight = at_least("weight", weight, 0.0)
-
-    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        return ccl_loss(
-            positive, negative, owner, margin=self.margin, weight=self.weight, mask=extras.mask, log_q=extras.log_q
-        )
 
 
 def directau_loss(
@@ -179,27 +166,11 @@ class DirectAU(Loss):
     """Module form of :func:`directau_loss`. The scores must be cosines."""
 
     formula = staticmethod(directau_loss)
-    ranges: ClassVar[Ranges] = {
-        "train.learning_rate": COSINE_RATES,
-        "train.weight_decay": DECAYS,
-        "loss.gamma": (0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
-    }
+    ranges = FOR_COSINES | {"loss.gamma": (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)}
     needs = ("query_vector", "item_vector")
-    preferred_negatives = "in_batch"
-    is_separable = False
+    scope = "batch"
+    defaults = Defaults(negatives="in_batch")
 
     def __init__(self, *, gamma: float = 0.2, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.gamma = at_least("gamma", gamma, 0.0)
-
-    def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:  # noqa: ARG002
-        assert extras.query_vector is not None
-        assert extras.item_vector is not None
-        return directau_loss(
-            positive,
-            owner,
-            query_vector=extras.query_vector,
-            item_vector=extras.item_vector,
-            gamma=self.gamma,
-            query=extras.query,
-        )

@@ -1,4 +1,4 @@
-"""What the registries hold, as plain values: for the command line, the documents and the tuner."""
+"""The registered losses as plain values, for the command line, the documentation and the tuner."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from topshelf.registry import row
 
 
 def describe() -> list[dict[str, Any]]:
-    """One row a loss: name, form ("ragged" or "graded"), one-line summary, when to use it, cost, paper, relations,
+    """One row per loss: name, form ("ragged" or "graded"), one-line summary, when to use it, cost, paper, relations,
     settings with defaults, search ranges."""
     return [
-        *(row(name, "ragged", cls, cls.formula) for name, cls in LOSSES.items()),
-        *(row(name, "graded", cls, cls.formula) for name, cls in LISTWISE.items()),
+        *(row(name, "ragged", cls, cls.documented()) for name, cls in LOSSES.items()),
+        *(row(name, "graded", cls, cls.documented()) for name, cls in LISTWISE.items()),
     ]

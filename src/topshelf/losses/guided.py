@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,16 +12,14 @@ from torch.func import functional_call
 from topshelf.errors import at_least
 from topshelf.errors import positive as positive_number
 from topshelf.losses.base import (
-    COSINE_RATES,
-    DECAYS,
-    Extras,
+    Defaults,
     Loss,
-    Ranges,
     Reduction,
     mean_over,
     negative_weights,
     owners,
     widened,
+    zero_unless,
 )
 
 
@@ -91,7 +89,7 @@ def guidedrec_loss(
     place = 1 + (weights * (down > up.unsqueeze(1))).sum(1)
     errors = (predicted - 1 / torch.log2(1 + place)).square()
     losses = losses - guidance * surrogate.frozen(y_up, y_down, weights) + errors
-    return torch.where(weights.sum(1) > 0, losses, torch.zeros_like(losses))
+    return zero_unless(weights.sum(1) > 0, losses)
 
 
 class GuidedRec(Loss):
@@ -102,36 +100,23 @@ class GuidedRec(Loss):
     """
 
     formula = staticmethod(guidedrec_loss)
-    ranges: ClassVar[Ranges] = {"train.learning_rate": COSINE_RATES, "train.weight_decay": DECAYS}
-    n_negatives = 9
+    defaults = Defaults(n=9)
 
     def __init__(
         self,
         *,
+        tau: float = 1.0,
+        guidance: float = 1.0,
         hidden: int = 32,
         surrogate_rate: float = 1e-3,
-        guidance: float = 1.0,
-        tau: float = 1.0,
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
+        self.tau = positive_number("tau", tau)
+        self.guidance = at_least("guidance", guidance, 0.0)
         self.surrogate = Surrogate(at_least("hidden", hidden, 1))
         self.pair_copies = 12 + 6 * hidden  # the network sees (P, N, hidden)
         self.surrogate_rate = positive_number("surrogate_rate", surrogate_rate)
-        self.guidance = at_least("guidance", guidance, 0.0)
-        self.tau = positive_number("tau", tau)
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:  # noqa: ARG002
-        return [{"params": list(self.parameters()), "lr": self.surrogate_rate, "weight_decay": 0.0}]
-
-    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        return guidedrec_loss(
-            positive,
-            negative,
-            owner,
-            surrogate=self.surrogate,
-            guidance=self.guidance,
-            tau=self.tau,
-            mask=extras.mask,
-            log_q=extras.log_q,
-        )
+        return super().parameter_groups(self.surrogate_rate)

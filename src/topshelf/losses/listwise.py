@@ -10,31 +10,25 @@ positive at all, a single place, nothing but padding) says nothing about order: 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from topshelf.errors import ConfigError, one_of, positive
-from topshelf.losses.base import DECAYS, DOT_RATES, Ranges, Reduction, log_sum_exp, reduce, widened
+from topshelf.losses.base import FOR_DOT_PRODUCTS, ModuleForm, Reduction, log_sum_exp, reduce, widened, zero_unless
+from topshelf.registry import SearchSpace
 
 Ties = Literal["together", "place"]
 TIES = ("together", "place")
-# The paper names no search space for its ranking task; this is its optimizer's for scores without bounds.
-OPTIMIZER: Ranges = {"train.learning_rate": DOT_RATES, "train.weight_decay": DECAYS}
 
 
-class ListwiseLoss(nn.Module):
-    """Base of the module forms: checked settings, the checks of a call, and the reduction over queries.
+class ListwiseLoss(ModuleForm, nn.Module):
+    """Base of the losses of graded lists. A subclass sets ``formula`` and, where they differ, ``ranges``."""
 
-    A subclass has ``each``, the losses of a batch's queries, and says ``formula`` (the pure function, whose docstring
-    documents the loss) and ``ranges`` (what is searched when it is tuned, by the names of a run's settings).
-    """
-
-    formula: ClassVar[Callable[..., Tensor]]
-    ranges: ClassVar[Ranges] = OPTIMIZER
+    # The paper names no search space for its ranking task; this is its optimizer's for scores without bounds.
+    ranges: ClassVar[SearchSpace] = FOR_DOT_PRODUCTS
 
     def __init__(self, reduction: Reduction = "mean") -> None:
         super().__init__()
@@ -56,9 +50,12 @@ class ListwiseLoss(nn.Module):
             raise ConfigError(f"mask must be of bool, True where a place is padding, got {mask.dtype}")
         return reduce(self.each(scores, relevance, mask), self.reduction)
 
+    if TYPE_CHECKING:
+        __call__ = forward  # nn.Module's takes and returns anything
+
     def each(self, scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Tensor:
         """The loss of every query, (Q,)."""
-        raise NotImplementedError
+        return self.call_formula(scores=scores, relevance=relevance, mask=mask)
 
 
 class Lists(NamedTuple):
@@ -80,11 +77,6 @@ def lists_of(scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Lists:
     highest = relevance.masked_fill(~real, -math.inf).amax(1)
     lowest = relevance.masked_fill(~real, math.inf).amin(1)
     return Lists(scores.masked_fill(~real, 0.0), relevance.masked_fill(~real, 0.0), real, highest > lowest)
-
-
-def zero_unless(varied: Tensor, losses: Tensor) -> Tensor:
-    """Zero for queries that say nothing about order, (Q,)."""
-    return torch.where(varied, losses, torch.zeros_like(losses))
 
 
 def gains_of(relevance: Tensor) -> Tensor:
@@ -147,9 +139,6 @@ class ListNet(ListwiseLoss):
         super().__init__(reduction)
         self.tau = positive("tau", tau)
 
-    def each(self, scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Tensor:
-        return listnet_loss(scores, relevance, mask, tau=self.tau)
-
 
 def listmle_loss(
     scores: Tensor, relevance: Tensor, mask: Tensor | None = None, *, tau: float = 1.0, ties: Ties = "together"
@@ -189,9 +178,6 @@ class ListMLE(ListwiseLoss):
         self.tau = positive("tau", tau)
         self.ties: Ties = one_of("ties", ties, TIES)
 
-    def each(self, scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Tensor:
-        return listmle_loss(scores, relevance, mask, tau=self.tau, ties=self.ties)
-
 
 def ranknet_loss(scores: Tensor, relevance: Tensor, mask: Tensor | None = None, *, tau: float = 1.0) -> Tensor:
     r"""Logistic loss of every pair of places with different relevance, averaged over the query's pairs.
@@ -220,6 +206,3 @@ class RankNet(ListwiseLoss):
     def __init__(self, *, tau: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.tau = positive("tau", tau)
-
-    def each(self, scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Tensor:
-        return ranknet_loss(scores, relevance, mask, tau=self.tau)

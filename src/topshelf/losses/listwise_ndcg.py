@@ -7,16 +7,15 @@ Equal scores are ranked with the less relevant first: the worst that could happe
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.errors import at_least, one_of, positive
-from topshelf.losses.base import Ranges, Reduction
+from topshelf.losses.base import FOR_DOT_PRODUCTS, Reduction, zero_unless
 from topshelf.losses.listwise import (
-    OPTIMIZER,
     Lists,
     ListwiseLoss,
     differences,
@@ -24,7 +23,6 @@ from topshelf.losses.listwise import (
     lists_of,
     ordered_pairs,
     positives_of,
-    zero_unless,
 )
 
 Form = Literal["original", "paper"]
@@ -98,9 +96,6 @@ class ListwiseLambdaRank(ListwiseLoss):
         super().__init__(reduction)
         self.k = None if k is None else at_least("k", k, 1)
         self.tau = positive("tau", tau)
-
-    def each(self, scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Tensor:
-        return listwise_lambdarank_loss(scores, relevance, mask, k=self.k, tau=self.tau)
 
 
 def _lambda_weights(ranks: Tensor, k: int | None) -> Tensor:
@@ -177,11 +172,6 @@ class ListwiseLambdaLossAtK(ListwiseLoss):
         self.form: Form = one_of("form", form, FORMS)
         self.positive_from = None if positive_from is None else positive("positive_from", positive_from)
 
-    def each(self, scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Tensor:
-        return listwise_lambdaloss_at_k_loss(
-            scores, relevance, mask, k=self.k, tau=self.tau, form=self.form, positive_from=self.positive_from
-        )
-
 
 def approx_ndcg_loss(scores: Tensor, relevance: Tensor, mask: Tensor | None = None, *, tau: float = 0.1) -> Tensor:
     r"""One minus NDCG with every rank replaced by a smooth count of the places above.
@@ -210,14 +200,11 @@ class ApproxNDCG(ListwiseLoss):
     """Module form of :func:`approx_ndcg_loss`."""
 
     formula = staticmethod(approx_ndcg_loss)
-    ranges: ClassVar[Ranges] = {**OPTIMIZER, "loss.tau": (0.01, 0.1, 1.0)}
+    ranges = FOR_DOT_PRODUCTS | {"loss.tau": (0.01, 0.1, 1.0)}
 
     def __init__(self, *, tau: float = 0.1, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.tau = positive("tau", tau)
-
-    def each(self, scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Tensor:
-        return approx_ndcg_loss(scores, relevance, mask, tau=self.tau)
 
 
 def soft_permutation(lists: Lists, tau: float) -> Tensor:
@@ -282,7 +269,7 @@ class NeuralNDCG(ListwiseLoss):
     """Module form of :func:`neural_ndcg_loss`."""
 
     formula = staticmethod(neural_ndcg_loss)
-    ranges: ClassVar[Ranges] = {**OPTIMIZER, "loss.tau": (0.01, 0.1, 1.0)}
+    ranges = FOR_DOT_PRODUCTS | {"loss.tau": (0.01, 0.1, 1.0)}
 
     def __init__(
         self, k: int | None = None, *, tau: float = 1.0, steps: int = 50, reduction: Reduction = "mean"
@@ -291,6 +278,3 @@ class NeuralNDCG(ListwiseLoss):
         self.k = None if k is None else at_least("k", k, 1)
         self.tau = positive("tau", tau)
         self.steps = at_least("steps", steps, 0)
-
-    def each(self, scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Tensor:
-        return neural_ndcg_loss(scores, relevance, mask, k=self.k, tau=self.tau, steps=self.steps)

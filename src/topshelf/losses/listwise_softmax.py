@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from topshelf.errors import at_least, positive
-from topshelf.losses.base import TEMPERATURES, Ranges, Reduction
+from topshelf.losses.base import FOR_DOT_PRODUCTS, TEMPERATURES, WEIGHT_TEMPERATURES, Reduction, zero_unless
 from topshelf.losses.listwise import (
-    OPTIMIZER,
     Lists,
     ListwiseLoss,
     gains_of,
     lists_of,
     positives_of,
     surprise,
-    zero_unless,
 )
 
 # The paper names no search space for its ranking task; these are its temperatures for recommendation, and 1.
@@ -63,15 +60,12 @@ class ListwiseSoftmax(ListwiseLoss):
     """Module form of :func:`listwise_softmax_loss`."""
 
     formula = staticmethod(listwise_softmax_loss)
-    ranges: ClassVar[Ranges] = {**OPTIMIZER, "loss.tau": LIST_TEMPERATURES}
+    ranges = FOR_DOT_PRODUCTS | {"loss.tau": LIST_TEMPERATURES}
 
     def __init__(self, *, tau: float = 1.0, positive_from: float | None = None, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.tau = positive("tau", tau)
         self.positive_from = None if positive_from is None else positive("positive_from", positive_from)
-
-    def each(self, scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Tensor:
-        return listwise_softmax_loss(scores, relevance, mask, tau=self.tau, positive_from=self.positive_from)
 
 
 def list_thresholds(scores: Tensor, real: Tensor, k: int) -> Tensor:
@@ -120,10 +114,9 @@ class ListwiseSLatK(ListwiseLoss):
     """Module form of :func:`listwise_slatk_loss`."""
 
     formula = staticmethod(listwise_slatk_loss)
-    ranges: ClassVar[Ranges] = {
-        **OPTIMIZER,
+    ranges = FOR_DOT_PRODUCTS | {
         "loss.tau": LIST_TEMPERATURES,
-        "loss.tau_weight": tuple(step / 4 for step in range(2, 13)),
+        "loss.tau_weight": WEIGHT_TEMPERATURES,
     }
 
     def __init__(
@@ -142,15 +135,3 @@ class ListwiseSLatK(ListwiseLoss):
         self.tau_weight = positive("tau_weight", tau_weight)
         self.positive_from = None if positive_from is None else positive("positive_from", positive_from)
         self.detach_weight = detach_weight
-
-    def each(self, scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Tensor:
-        return listwise_slatk_loss(
-            scores,
-            relevance,
-            mask,
-            k=self.k,
-            tau=self.tau,
-            tau_weight=self.tau_weight,
-            positive_from=self.positive_from,
-            detach_weight=self.detach_weight,
-        )

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.losses.base import (
-    DECAYS,
-    DOT_RATES,
-    Extras,
+    FOR_DOT_PRODUCTS,
+    Defaults,
     Loss,
-    Ranges,
     Reduction,
     margins,
     mean_over,
@@ -51,12 +47,8 @@ class BPR(Loss):
     """Module form of :func:`bpr_loss`."""
 
     formula = staticmethod(bpr_loss)
-    ranges: ClassVar[Ranges] = {"train.learning_rate": DOT_RATES, "train.weight_decay": DECAYS}
-    preferred_score = "dot"
-    n_negatives = 1
+    ranges = FOR_DOT_PRODUCTS
+    defaults = Defaults(score="dot", n=1)
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
-
-    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        return bpr_loss(positive, negative, owner, mask=extras.mask, log_q=extras.log_q)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,17 +12,16 @@ from torch import Tensor, nn
 from topshelf.errors import at_most, one_of
 from topshelf.errors import positive as positive_number
 from topshelf.losses.base import (
-    COSINE_RATES,
-    DECAYS,
+    FOR_COSINES,
     Extras,
     Loss,
-    Ranges,
     Reduction,
     ascending,
     mean_over,
     negative_weights,
     owners,
     widened,
+    zero_unless,
 )
 
 Link = Literal["half", "sigmoid", "none"]
@@ -102,7 +101,7 @@ def llpauc_loss(
     levels = saddle.s_minus - saddle.s_plus - saddle.gamma.square()
     bounds = saddle.theta_a * (saddle.a + saddle.gamma) + saddle.theta_b * (saddle.gamma + 1 - saddle.b)
     losses = of_positives + of_negatives.index_select(0, owner) + levels + bounds
-    return torch.where((weights.sum(1) > 0)[owner], losses, torch.zeros_like(losses))
+    return zero_unless((weights.sum(1) > 0)[owner], losses)
 
 
 def _linked(scores: Tensor, link: Link) -> Tensor:
@@ -125,12 +124,7 @@ class LLPAUC(Loss):
     """
 
     formula = staticmethod(llpauc_loss)
-    ranges: ClassVar[Ranges] = {
-        "train.learning_rate": COSINE_RATES,
-        "train.weight_decay": DECAYS,
-        "loss.alpha": (0.1, 0.3, 0.5, 0.7, 0.9),
-        "loss.beta": (0.01, 0.1),
-    }
+    ranges = FOR_COSINES | {"loss.alpha": (0.1, 0.3, 0.5, 0.7, 0.9), "loss.beta": (0.01, 0.1)}
 
     def __init__(
         self,
@@ -154,7 +148,7 @@ class LLPAUC(Loss):
         self.s_minus = _number(1 - _log_odds(self.beta) / self.sharpness)
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:  # noqa: ARG002
-        return [{"params": list(self.parameters()), "lr": self.saddle_rate, "weight_decay": 0.0}]
+        return super().parameter_groups(self.saddle_rate)
 
     def saddle(self) -> Saddle:
         """The seven numbers within their sets; in training mode the parameters themselves are brought back."""
@@ -167,18 +161,8 @@ class LLPAUC(Loss):
         return Saddle(**inside)._replace(**{name: ascending(inside[name]) for name in ("gamma", "s_plus")})
 
     def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        return llpauc_loss(
-            positive,
-            negative,
-            owner,
-            saddle=self.saddle(),
-            alpha=self.alpha,
-            beta=self.beta,
-            link=self.link,
-            sharpness=self.sharpness,
-            mask=extras.mask,
-            log_q=extras.log_q,
-        )
+        batch = {"positive": positive, "negative": negative, "owner": owner, **extras._asdict()}
+        return self.call_formula(saddle=self.saddle(), **batch)
 
 
 def _number(value: float) -> nn.Parameter:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.errors import at_least, at_most
 from topshelf.losses.base import (
-    DECAYS,
-    DOT_RATES,
-    Extras,
+    FOR_DOT_PRODUCTS,
+    Defaults,
     Loss,
-    Ranges,
     Reduction,
     mean_over,
     negative_weights,
     owners,
     widened,
+    zero_unless,
 )
 
 
@@ -50,7 +46,7 @@ def bce_loss(
     costs = F.softplus(widened(negative))
     refused = mean_over(costs, weights) if balanced else (costs * weights).sum(-1)  # (Q,)
     losses = F.softplus(-widened(positive)) + refused.index_select(0, owner)
-    return _zero_alone(losses, weights, owner)
+    return zero_unless((weights > 0).any(-1)[owner], losses)
 
 
 def gbce_loss(
@@ -89,57 +85,30 @@ def gbce_loss(
     losses = beta * F.softplus(-widened(positive)) + refused.index_select(0, owner)
     if average:
         losses = losses / (n_counted + 1).index_select(0, owner)
-    return _zero_alone(losses, weights, owner)
-
-
-def _zero_alone(losses: Tensor, weights: Tensor, owner: Tensor) -> Tensor:
-    """Zero where no negative counts, (P,)."""
-    is_alone = ~(weights > 0).any(-1).index_select(0, owner)
-    return torch.where(is_alone, torch.zeros_like(losses), losses)
+    return zero_unless((weights > 0).any(-1)[owner], losses)
 
 
 class BCE(Loss):
     """Module form of :func:`bce_loss`."""
 
     formula = staticmethod(bce_loss)
-    ranges: ClassVar[Ranges] = {"train.learning_rate": DOT_RATES, "train.weight_decay": DECAYS}
-    preferred_score = "dot"
-    n_negatives = 4  # as in the paper's experiments
+    ranges = FOR_DOT_PRODUCTS
+    defaults = Defaults(score="dot", n=4)  # 4 as in the paper's experiments
 
     def __init__(self, *, balanced: bool = True, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.balanced = balanced
-
-    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        return bce_loss(positive, negative, owner, balanced=self.balanced, mask=extras.mask, log_q=extras.log_q)
 
 
 class GBCE(Loss):
     """Module form of :func:`gbce_loss`; ``n_items`` is the size of the catalogue."""
 
     formula = staticmethod(gbce_loss)
-    ranges: ClassVar[Ranges] = {
-        "train.learning_rate": DOT_RATES,
-        "train.weight_decay": DECAYS,
-        "loss.t": (0.0, 0.25, 0.5, 0.75, 1.0),
-    }
-    preferred_score = "dot"
-    n_negatives = 256
+    ranges = FOR_DOT_PRODUCTS | {"loss.t": (0.0, 0.25, 0.5, 0.75, 1.0)}
+    defaults = Defaults(score="dot", n=256)
 
     def __init__(self, n_items: int, *, t: float = 0.75, average: bool = True, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.n_items = at_least("n_items", n_items, 2)
         self.t = at_most("t", at_least("t", t, 0.0), 1.0)
         self.average = average
-
-    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        return gbce_loss(
-            positive,
-            negative,
-            owner,
-            n_items=self.n_items,
-            t=self.t,
-            average=self.average,
-            mask=extras.mask,
-            log_q=extras.log_q,
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,16 +12,14 @@ from torch import Tensor
 from topshelf.errors import one_of
 from topshelf.errors import positive as positive_number
 from topshelf.losses.base import (
-    COSINE_RATES,
-    DECAYS,
-    Extras,
+    FOR_COSINES,
+    Defaults,
     Loss,
-    Ranges,
     Reduction,
     log_sum_exp,
     margins,
     owners,
-    without_rivals_zero,
+    zero_unless,
 )
 
 PairActivation = Literal["tanh", "relu", "atan", "exponential"]
@@ -71,7 +69,7 @@ def psl_loss(
     if method == "batch":
         n_counted = (total > -math.inf).sum().clamp(min=1).to(total.dtype)
         each = (log_sum_exp(total) - n_counted.log()).expand(total.shape)
-    return without_rivals_zero(each.masked_fill(each == -math.inf, 0.0), total)
+    return zero_unless(total != -math.inf, each.masked_fill(each == -math.inf, 0.0))
 
 
 def log_activation(difference: Tensor, activation: PairActivation) -> Tensor:
@@ -88,12 +86,9 @@ class PSL(Loss):
     """Module form of :func:`psl_loss`."""
 
     formula = staticmethod(psl_loss)
-    ranges: ClassVar[Ranges] = {
-        "train.learning_rate": COSINE_RATES,
-        "train.weight_decay": DECAYS,
-        "loss.tau": (0.005, 0.025, 0.05, 0.1, 0.25),
-    }
-    effective_n = 1000  # a constant in the loss, by either method: values compare with the softmax loss's
+    ranges = FOR_COSINES | {"loss.tau": (0.005, 0.025, 0.05, 0.1, 0.25)}
+    # A constant in the loss, by either method, so that values compare with the softmax loss's.
+    defaults = Defaults(effective_n=1000)
 
     def __init__(
         self,
@@ -107,16 +102,4 @@ class PSL(Loss):
         self.tau = positive_number("tau", tau)
         self.activation: PairActivation = one_of("activation", activation, PAIR_ACTIVATIONS)
         self.method: PairMethod = one_of("method", method, PAIR_METHODS)
-        self.is_separable = method == "sum"
-
-    def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        return psl_loss(
-            positive,
-            negative,
-            owner,
-            tau=self.tau,
-            activation=self.activation,
-            method=self.method,
-            mask=extras.mask,
-            log_q=extras.log_q,
-        )
+        self.scope = "positive" if method == "sum" else "batch"

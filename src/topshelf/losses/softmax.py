@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,17 +11,15 @@ from torch import Tensor
 from topshelf.errors import ConfigError, one_of
 from topshelf.errors import positive as positive_number
 from topshelf.losses.base import (
-    COSINE_RATES,
-    DECAYS,
+    FOR_COSINES,
     TEMPERATURES,
-    Extras,
+    Defaults,
     Loss,
-    Ranges,
     Reduction,
     owners,
     sampled_log_partition,
     widened,
-    without_rivals_zero,
+    zero_unless,
 )
 
 Bilateral = Literal["each", "query"]
@@ -54,7 +52,7 @@ def softmax_loss(
     owner = owners(positive, partition.numel(), owner)
     partition = partition.index_select(0, owner)  # (P,); its backward pass adds in a fixed order
     finite = partition.masked_fill(partition == -torch.inf, 0.0)
-    return without_rivals_zero(finite - widened(positive) / tau, partition)
+    return zero_unless(partition != -torch.inf, finite - widened(positive) / tau)
 
 
 def partition_of(
@@ -77,29 +75,13 @@ class SoftmaxLoss(Loss):
     """Module form of :func:`softmax_loss`."""
 
     formula = staticmethod(softmax_loss)
-    ranges: ClassVar[Ranges] = {
-        "train.learning_rate": COSINE_RATES,
-        "train.weight_decay": DECAYS,
-        "loss.tau": TEMPERATURES,
-    }
-    needs = ()
-    accepts_partition = True
-    effective_n = 1000
+    ranges = FOR_COSINES | {"loss.tau": TEMPERATURES}
+    needs = ("log_partition",)
+    defaults = Defaults(effective_n=1000)
 
     def __init__(self, *, tau: float = 0.2, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.tau = positive_number("tau", tau)
-
-    def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
-        return softmax_loss(
-            positive,
-            negative,
-            owner,
-            tau=self.tau,
-            mask=extras.mask,
-            log_q=extras.log_q,
-            log_partition=extras.log_partition,
-        )
 
 
 def bsl_loss(
@@ -138,7 +120,7 @@ def bsl_loss(
         raise ConfigError('positives = "query" needs all positives of each query: pass owner (P,), got none')
     logits = widened(positive) / tau1
     above = log_mean_exp_of_query(logits, given_owner, partition.numel()) - logits
-    return without_rivals_zero(losses - above, partition.index_select(0, given_owner))
+    return zero_unless((partition != -torch.inf)[given_owner], losses - above)
 
 
 def log_mean_exp_of_query(logits: Tensor, owner: Tensor, n_queries: int) -> Tensor:
@@ -153,15 +135,9 @@ class BSL(Loss):
     """Module form of :func:`bsl_loss`."""
 
     formula = staticmethod(bsl_loss)
-    ranges: ClassVar[Ranges] = {
-        "train.learning_rate": COSINE_RATES,
-        "train.weight_decay": DECAYS,
-        "loss.tau1": TEMPERATURES,
-        "loss.tau2": TEMPERATURES,
-    }
-    needs = ()
-    accepts_partition = True
-    effective_n = 1000
+    ranges = FOR_COSINES | {"loss.tau1": TEMPERATURES, "loss.tau2": TEMPERATURES}
+    needs: tuple[str, ...] = ("log_partition",)
+    defaults = Defaults(effective_n=1000)
 
     def __init__(
         self, *, tau1: float = 0.2, tau2: float = 0.2, positives: Bilateral = "each", reduction: Reduction = "mean"
@@ -170,20 +146,8 @@ class BSL(Loss):
         self.tau1 = positive_number("tau1", tau1)
         self.tau2 = self.tau = positive_number("tau2", tau2)  # tau: the partition's
         self.positives: Bilateral = one_of("positives", positives, BILATERALS)
-        self.needs_whole_queries = self.ties_positives = positives == "query"
-
-    def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
-        return bsl_loss(
-            positive,
-            negative,
-            owner,
-            tau1=self.tau1,
-            tau2=self.tau2,
-            positives=self.positives,
-            mask=extras.mask,
-            log_q=extras.log_q,
-            log_partition=extras.log_partition,
-        )
+        if positives == "query":
+            self.needs, self.scope = (*self.needs, "whole_queries"), "query"
 
 
 def sampled_softmax_loss(
@@ -214,34 +178,12 @@ def sampled_softmax_loss(
     partition = partition_of(negative, log_partition, tau, mask, log_q)
     owner = owners(positive, partition.numel(), owner)
     above = softmax_loss(positive, None, owner, tau=tau, log_partition=partition)
-    return without_rivals_zero(F.softplus(above), partition.index_select(0, owner))
+    return zero_unless((partition != -torch.inf)[owner], F.softplus(above))
 
 
-class SampledSoftmax(Loss):
+class SampledSoftmax(SoftmaxLoss):
     """Module form of :func:`sampled_softmax_loss`."""
 
     formula = staticmethod(sampled_softmax_loss)
-    ranges: ClassVar[Ranges] = {
-        "train.learning_rate": COSINE_RATES,
-        "train.weight_decay": DECAYS,
-        "loss.tau": TEMPERATURES,
-    }
-    needs = ()
-    accepts_partition = True
-    effective_n = "catalogue"  # the positive is in the sum: its size matters, and is that of the catalogue
-    preferred_negatives = "in_batch"
-
-    def __init__(self, *, tau: float = 0.2, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
-        self.tau = positive_number("tau", tau)
-
-    def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
-        return sampled_softmax_loss(
-            positive,
-            negative,
-            owner,
-            tau=self.tau,
-            mask=extras.mask,
-            log_q=extras.log_q,
-            log_partition=extras.log_partition,
-        )
+    # The positive is in the sum, so the sum's size matters, and it is the catalogue's.
+    defaults = Defaults(negatives="in_batch", effective_n="catalogue")

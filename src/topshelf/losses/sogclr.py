@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -12,27 +13,22 @@ from torch import Tensor
 from topshelf.errors import at_least, at_most
 from topshelf.errors import positive as positive_number
 from topshelf.losses.base import (
-    COSINE_RATES,
-    DECAYS,
+    FOR_COSINES,
+    GAMMAS,
     TEMPERATURES,
+    WEIGHT_TEMPERATURES,
+    Defaults,
     Extras,
     Loss,
-    Ranges,
     Reduction,
     log_sum_exp,
     negative_weights,
     owners,
     widened,
+    zero_unless,
 )
 from topshelf.losses.softmax import partition_of
 
-GAMMAS = (0.1, 0.3, 0.5, 0.7, 0.9)
-_RANGES: Ranges = {
-    "train.learning_rate": COSINE_RATES,
-    "train.weight_decay": DECAYS,
-    "loss.tau": TEMPERATURES,
-    "loss.gamma": GAMMAS,
-}
 _UNSEEN = torch.finfo(torch.float32).min  # log g of a query that was never seen: as low as is finite
 
 
@@ -133,7 +129,7 @@ def _against(log_g: Tensor, rivals: Tensor, pull: Tensor, owner: Tensor | None) 
     """log g less the pull of each positive, (P,); 0 where there is nothing to be ranked against."""
     owner = owners(pull, log_g.numel(), owner)
     losses = log_g.index_select(0, owner) - pull  # its backward pass adds in a fixed order
-    return torch.where(rivals[owner], losses, torch.zeros_like(losses))
+    return zero_unless(rivals[owner], losses)
 
 
 @torch.no_grad()
@@ -144,20 +140,19 @@ def _shares(positive: Tensor, threshold: Tensor, owner: Tensor | None, rivals: T
     # In logarithms: far below the thresholds every w is 0 in float32, their ratios are not.
     weights = F.logsigmoid((widened(positive) - threshold[owner]) / tau_weight).masked_fill(~counts, -torch.inf)
     shares = torch.exp(weights - log_sum_exp(weights)) * counts.sum()
-    return torch.where(counts, shares, torch.zeros_like(shares))
+    return zero_unless(counts, shares)
 
 
 class SogCLR(Loss):
     """Module form of :func:`sogclr_loss`; it owns the logarithm of every query's moving average.
 
-    ``n_queries`` is how many queries (users) there are in all.
+    ``n_queries`` is the number of all queries (users).
     """
 
-    formula = staticmethod(sogclr_loss)
-    ranges: ClassVar[Ranges] = _RANGES
-    needs = ("query",)
-    accepts_partition = True
-    effective_n = 1000
+    formula: ClassVar[Callable[..., Tensor]] = staticmethod(sogclr_loss)
+    ranges = FOR_COSINES | {"loss.tau": TEMPERATURES, "loss.gamma": GAMMAS}
+    needs = ("log_partition", "query")
+    defaults = Defaults(effective_n=1000)
     log_g: Tensor  # (n_queries,), a table; the lowest float32 where a query has not been seen yet
 
     def __init__(self, n_queries: int, *, tau: float = 0.2, gamma: float = 0.9, reduction: Reduction = "mean") -> None:
@@ -167,30 +162,34 @@ class SogCLR(Loss):
         self.register_table("log_g", n_queries, fill=_UNSEEN)
 
     def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
-        log_g, rivals = _kept_partition(self, negative, extras)
+        log_g, rivals = self._averaged_partition(negative, extras)
         return _against(log_g, rivals, widened(positive) / self.tau, owner)
 
+    def _averaged_partition(self, negative: Tensor | None, extras: Extras) -> tuple[Tensor, Tensor]:
+        """:func:`_partition` from the averages of the batch's queries, which are updated in training mode."""
+        assert extras.query is not None
+        average = self.log_g[extras.query]
+        log_g, rivals, updated = _partition(
+            negative, extras.log_partition, self.tau, extras.mask, extras.log_q, self.gamma, average
+        )
+        if self.training:
+            self.write("log_g", extras.query, updated)
+        return log_g, rivals
 
-class SogSLatK(Loss):
+
+class SogSLatK(SogCLR):
     """Module form of :func:`sogslatk_loss`; it owns the moving averages and the thresholds of its queries.
 
-    ``n_queries`` is how many queries (users) there are in all. The thresholds start at 0 and move when somebody moves
-    them: the trainer does, and in a loop of your own ``loss.threshold[query] = sampled_thresholds(...)`` of
-    :mod:`topshelf.thresholds`. Weights are divided by their mean over the batch, so a batch cannot be cut into parts.
+    ``n_queries`` is the number of all queries (users). The thresholds start at 0 and the caller updates them: the
+    trainer does, and in your own loop ``loss.threshold[query] = sampled_thresholds(...)`` of
+    :mod:`topshelf.thresholds`. A call with ``threshold (Q,)`` uses that instead. Weights are divided by their mean over
+    the batch, so a batch cannot be cut into parts.
     """
 
     formula = staticmethod(sogslatk_loss)
-    ranges: ClassVar[Ranges] = {
-        **_RANGES,
-        "loss.tau_weight": tuple(step / 4 for step in range(2, 13)),
-        "threshold.every": (5, 20),
-    }
-    needs = ("query",)
-    accepts_partition = True
-    effective_n = 1000
-    is_separable = False
+    ranges = SogCLR.ranges | {"loss.tau_weight": WEIGHT_TEMPERATURES, "threshold.every": (5, 20)}
+    scope = "batch"
     keeps_thresholds = True
-    log_g: Tensor  # (n_queries,), a table; the lowest float32 where a query has not been seen yet
     threshold: Tensor  # (n_queries,), a table
 
     def __init__(
@@ -203,26 +202,12 @@ class SogSLatK(Loss):
         gamma: float = 0.9,
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(reduction)
+        super().__init__(n_queries, tau=tau, gamma=gamma, reduction=reduction)
         self.k = at_least("k", k, 1)
-        self.tau = positive_number("tau", tau)
         self.tau_weight = positive_number("tau_weight", tau_weight)
-        self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
-        self.register_table("log_g", n_queries, fill=_UNSEEN)
         self.register_table("threshold", n_queries)
 
     def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
-        log_g, rivals = _kept_partition(self, negative, extras)
-        weights = _shares(positive, self.threshold[extras.query], owner, rivals, self.tau_weight)
+        log_g, rivals = self._averaged_partition(negative, extras)
+        weights = _shares(positive, self.thresholds(extras), owner, rivals, self.tau_weight)
         return _against(log_g, rivals, weights * widened(positive) / self.tau, owner)
-
-
-def _kept_partition(loss: SogCLR | SogSLatK, negative: Tensor | None, extras: Extras) -> tuple[Tensor, Tensor]:
-    """:func:`_partition` from the averages of the batch's queries, which move in training mode."""
-    assert extras.query is not None
-    log_g, rivals, moved = _partition(
-        negative, extras.log_partition, loss.tau, extras.mask, extras.log_q, loss.gamma, loss.log_g[extras.query]
-    )
-    if loss.training:
-        loss.write("log_g", extras.query, moved)
-    return log_g, rivals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
@@ -10,15 +11,15 @@ from torch import Tensor
 from topshelf.errors import at_least, at_most, one_of
 from topshelf.errors import positive as positive_number
 from topshelf.losses.base import (
-    COSINE_RATES,
-    DECAYS,
+    FOR_COSINES,
+    GAMMAS,
     Extras,
     Loss,
-    Ranges,
     Reduction,
     negative_weights,
     owners,
     widened,
+    zero_unless,
 )
 from topshelf.losses.smooth_ranks import smooth_rank
 from topshelf.losses.state import first_rows, share_at_or_below
@@ -27,7 +28,6 @@ Form = Literal["paper", "original"]
 FORMS = ("paper", "original")
 Rank = Literal["sum", "mean"]
 RANKS = ("sum", "mean")
-GAMMAS = (0.1, 0.3, 0.5, 0.7, 0.9)
 _UNSEEN = -1.0  # a smooth rank is never negative
 
 
@@ -53,8 +53,7 @@ def _song(
         moved = torch.where(before < 0, rank, before + gamma * (rank - before))
     # The value is the moving average's; the gradient goes on to the estimate of this step.
     through = moved + (rank - rank.detach())
-    losses = torch.where(rivals, -1 / torch.log2(1 + through), torch.zeros_like(rank))
-    return losses, torch.where(rivals, moved, before)
+    return zero_unless(rivals, -1 / torch.log2(1 + through)), torch.where(rivals, moved, before)
 
 
 def song_loss(
@@ -139,17 +138,13 @@ def _nearness(positive: Tensor, threshold: Tensor, owner: Tensor | None, form: F
 class SONG(Loss):
     """Module form of :func:`song_loss`; it owns the moving average of every training positive.
 
-    ``n_items`` is how many items there are in all, ``n_positives`` how many training positives.
+    ``n_items`` is the number of all items, ``n_positives`` that of all training positives.
     """
 
-    formula = staticmethod(song_loss)
-    ranges: ClassVar[Ranges] = {
-        "train.learning_rate": COSINE_RATES,
-        "train.weight_decay": DECAYS,
-        "loss.gamma": GAMMAS,
-    }
+    formula: ClassVar[Callable[..., Tensor]] = staticmethod(song_loss)
+    ranges = FOR_COSINES | {"loss.gamma": GAMMAS}
     needs = ("negative", "pair", "query")
-    ties_positives = True
+    scope = "query"
     g: Tensor  # (n_positives,), a table; -1 where a positive has not been seen yet
 
     def __init__(
@@ -169,34 +164,25 @@ class SONG(Loss):
 
     def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
         assert extras.pair is not None
-        average = self.g[extras.pair]
-        told = (extras.query, extras.mask, extras.log_q)
-        losses, moved = _song(positive, negative, owner, self.n_items, self.rank, self.gamma, average, *told)
+        average, batch = self.g[extras.pair], (extras.query, extras.mask, extras.log_q)
+        losses, updated = _song(positive, negative, owner, self.n_items, self.rank, self.gamma, average, *batch)
         if self.training:
-            self.write("g", extras.pair, moved)
+            self.write("g", extras.pair, updated)
         return losses
 
 
-class SONGAtK(Loss):
+class SONGAtK(SONG):
     """Module form of :func:`song_at_k_loss`; it owns moving averages, as :class:`SONG`, and its queries' thresholds.
 
-    The thresholds start at 0. In training mode each step moves those of its queries, after the weights are taken, by
-    quantile regression on the step's own scores (paper, appendix C.3), ``eta`` being the paper's η_λ:
-    β ← β - η (share of the catalogue scored at or below β - (1 - K/|I|)). A query's positives in the batch count one
-    each, its negatives stand for the rest of the catalogue; of a query that comes twice the first row's negatives.
-    Without negatives a threshold stays.
+    The thresholds start at 0. In training mode each step updates those of its queries, after the weights are taken, by
+    quantile regression on the step's own scores (paper, appendix C.3), with ``eta`` the paper's η_λ:
+    β ← β - η (share of the catalogue scored at or below β - (1 - K/|I|)). Each of a query's positives in the batch
+    counts once, its negatives stand for the rest of the catalogue; for a query that occurs twice they are those of its
+    first row. Without negatives a threshold stays. A call with ``threshold (Q,)`` uses that and leaves the table alone.
     """
 
     formula = staticmethod(song_at_k_loss)
-    ranges: ClassVar[Ranges] = {
-        "train.learning_rate": COSINE_RATES,
-        "train.weight_decay": DECAYS,
-        "loss.gamma": GAMMAS,
-        "loss.eta": (0.1, 0.01, 0.001, 0.0001),
-    }
-    needs = ("negative", "pair", "query")
-    ties_positives = True
-    g: Tensor  # (n_positives,), a table; -1 where a positive has not been seen yet
+    ranges = SONG.ranges | {"loss.eta": (0.1, 0.01, 0.001, 0.0001)}
     threshold: Tensor  # (n_queries,), a table
 
     def __init__(
@@ -212,27 +198,18 @@ class SONGAtK(Loss):
         rank: Rank = "sum",
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(reduction)
-        self.n_items = at_least("n_items", n_items, 1)
+        super().__init__(n_items=n_items, n_positives=n_positives, gamma=gamma, rank=rank, reduction=reduction)
         self.k = at_least("k", k, 1)
-        self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
         self.eta = positive_number("eta", eta)
         self.form: Form = one_of("form", form, FORMS)
-        self.rank: Rank = one_of("rank", rank, RANKS)
-        self.register_table("g", n_positives, fill=_UNSEEN, index="pair")
         self.register_table("threshold", n_queries)
 
     def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
-        assert extras.pair is not None
-        assert extras.query is not None
-        threshold, average = self.threshold[extras.query], self.g[extras.pair]
-        told = (extras.query, extras.mask, extras.log_q)
-        losses, moved = _song(positive, negative, owner, self.n_items, self.rank, self.gamma, average, *told)
-        weights = _nearness(positive, threshold, owner, self.form)
-        if self.training:
-            self.write("g", extras.pair, moved)
+        threshold = self.thresholds(extras)
+        losses = super().each(positive, negative, owner, extras)
+        if self.training and extras.threshold is None:
             self._follow(threshold, positive, negative, owner, extras)
-        return weights * losses
+        return _nearness(positive, threshold, owner, self.form) * losses
 
     @torch.no_grad()
     def _follow(
@@ -240,15 +217,7 @@ class SONGAtK(Loss):
     ) -> None:
         assert extras.query is not None
         first, weights = first_rows(extras.query), negative_weights(negative, extras.mask, extras.log_q)
-        share = share_at_or_below(
-            threshold,
-            widened(positive),
-            widened(negative),
-            weights,
-            owners(positive, negative.size(0), owner),
-            first,
-            self.n_items,
-        )
+        owner = owners(positive, negative.size(0), owner)
+        share = share_at_or_below(threshold, widened(positive), widened(negative), weights, owner, first, self.n_items)
         step = self.eta * (share - max(0.0, 1 - self.k / self.n_items))
-        moved = threshold - torch.where(weights.sum(1) > 0, step, 0.0)
-        self.write("threshold", extras.query, moved)
+        self.write("threshold", extras.query, threshold - torch.where(weights.sum(1) > 0, step, 0.0))

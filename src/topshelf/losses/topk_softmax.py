@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,18 +11,18 @@ from torch import Tensor
 from topshelf.errors import ConfigError, at_least, one_of
 from topshelf.errors import positive as positive_number
 from topshelf.losses.base import (
-    COSINE_RATES,
-    DECAYS,
+    FOR_COSINES,
     TEMPERATURES,
+    WEIGHT_TEMPERATURES,
+    Defaults,
     Extras,
     Loss,
-    Ranges,
     Reduction,
     margins,
     negative_weights,
     owners,
     widened,
-    without_rivals_zero,
+    zero_unless,
 )
 from topshelf.losses.checks import check_batch
 from topshelf.losses.softmax import partition_of, softmax_loss
@@ -87,7 +87,7 @@ def slatk_loss(
             raise ConfigError("keep_hits needs all positives of each query: pass owner (P,), got none")
         rivals = _has_rivals(negative, mask, log_q, log_partition)
         kept = _with_hits(weights * losses, positive, threshold, owner)
-        return torch.where(rivals[owner], kept, torch.zeros_like(kept))
+        return zero_unless(rivals[owner], kept)
     return weights * losses
 
 
@@ -105,7 +105,7 @@ def _sigmoid_distance(
     above = margins(positive, negative, owner) / tau  # (P, N)
     wide = [None if x is None else x.expand(negative.shape)[owner] for x in (mask, log_q)]
     total = partition_of(F.logsigmoid(above), None, 1.0, *wide)  # (P,)
-    return without_rivals_zero(total.masked_fill(total == -torch.inf, 0.0), total)
+    return zero_unless(total != -torch.inf, total.masked_fill(total == -torch.inf, 0.0))
 
 
 def _has_rivals(
@@ -130,27 +130,27 @@ def _with_hits(losses: Tensor, positive: Tensor, threshold: Tensor, owner: Tenso
 class SLatK(Loss):
     """Module form of :func:`slatk_loss`; it owns the thresholds of its queries.
 
-    ``n_queries`` is how many queries (users) there are in all; ``k`` the length of the list that people see. The
-    thresholds start at 0, as in the paper, and move when somebody moves them: the trainer does it by the chosen
-    estimator, and in a loop of your own ``update_threshold`` does it from the scores at hand.
+    ``n_queries`` is the number of all queries (users); ``k`` the length of the list that people see. The thresholds
+    start at 0, as in the paper, and the caller updates them: the trainer does it by the chosen estimator, and in your
+    own loop ``update_threshold`` does it from the scores at hand. A call with ``threshold (Q,)`` uses that instead.
+    Without ``n_queries`` the loss has no state, and every call must pass ``threshold``: for queries that are too many
+    for a table or that never come back, with the thresholds of the batch (:mod:`topshelf.thresholds`).
     """
 
     formula = staticmethod(slatk_loss)
-    ranges: ClassVar[Ranges] = {
-        "train.learning_rate": COSINE_RATES,
-        "train.weight_decay": DECAYS,
+    ranges = FOR_COSINES | {
         "loss.tau": TEMPERATURES,
-        "loss.tau_weight": tuple(step / 4 for step in range(2, 13)),
+        "loss.tau_weight": WEIGHT_TEMPERATURES,
         "threshold.every": (5, 20),
     }
-    needs: tuple[str, ...] = ("query",)
+    needs: tuple[str, ...] = ("log_partition", "query")
     keeps_thresholds = True
-    effective_n = 1000
+    defaults = Defaults(effective_n=1000)
     threshold: Tensor  # (n_queries,), a table: saved, resumed, equal on all processes
 
     def __init__(
         self,
-        n_queries: int,
+        n_queries: int | None = None,
         k: int = 20,
         *,
         tau: float = 0.2,
@@ -167,29 +167,18 @@ class SLatK(Loss):
         self.tau_weight = positive_number("tau_weight", tau_weight)
         self.weight: Activation = one_of("weight", weight, ACTIVATIONS)
         self.distance: Activation = one_of("distance", distance, ACTIVATIONS)
-        self.accepts_partition = distance == "exponential"
-        if not self.accepts_partition:
-            self.needs = ("negative", "query")
         self.detach_weight = detach_weight
-        self.keep_hits = self.needs_whole_queries = self.ties_positives = keep_hits
-        self.register_table("threshold", n_queries)
+        self.keep_hits = keep_hits
+        self.keeps_thresholds = n_queries is not None
+        rivals = "log_partition" if distance == "exponential" else "negative"
+        self.needs = (rivals, "query" if self.keeps_thresholds else "threshold")
+        if keep_hits:
+            self.needs, self.scope = (*self.needs, "whole_queries"), "query"
+        if n_queries is not None:
+            self.register_table("threshold", n_queries)
 
     def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
-        return slatk_loss(
-            positive,
-            negative,
-            owner,
-            threshold=self.threshold[extras.query],
-            tau=self.tau,
-            tau_weight=self.tau_weight,
-            weight=self.weight,
-            distance=self.distance,
-            detach_weight=self.detach_weight,
-            keep_hits=self.keep_hits,
-            mask=extras.mask,
-            log_q=extras.log_q,
-            log_partition=extras.log_partition,
-        )
+        return super().each(positive, negative, owner, extras._replace(threshold=self.thresholds(extras)))
 
     @torch.no_grad()
     def update_threshold(
@@ -203,11 +192,12 @@ class SLatK(Loss):
     ) -> None:
         """Set the thresholds of ``query (Q,)`` to their K-th best score among the positives and negatives given.
 
-        The paper's estimate. It wants *all* positives of a query and some hundreds of different negatives; with a few
-        positives of a shuffled batch it comes out far too low. Of a query that comes twice, all positives and the
-        negatives of its first row are taken. In a distributed run every process calls it for its own queries, with
-        empty tensors where it has none; all of them then hold the new thresholds.
+        The paper's estimate. It needs *all* positives of a query and some hundreds of different negatives; with a few
+        positives of a shuffled batch it is far too low. For a query that occurs twice it takes all positives and the
+        negatives of the first row. In a distributed run every process calls it for its own queries, with empty tensors
+        where it has none; afterwards all of them have the new thresholds.
         """
+        self._check_table("update_threshold")
         check_batch(self.index_sizes(), positive=positive, negative=negative, owner=owner, query=query, mask=mask)
         owner = owners(positive, query.numel(), owner)
         rows = first_rows(query)[owner]  # the positives of all rows of a query count for its first row
@@ -217,7 +207,7 @@ class SLatK(Loss):
         self.synchronise()
 
     def _refuse_few(self, query: Tensor, negative: Tensor, owner: Tensor, mask: Tensor | None) -> None:
-        """The K-th best of fewer than K scores is not known."""
+        """The K-th best of fewer than K scores is unknown."""
         n = torch.full_like(query, negative.size(1)) if mask is None else (~mask).sum(1)
         n = n + torch.bincount(owner, minlength=query.numel())
         few = n[first_rows(query)] < self.k
@@ -230,7 +220,15 @@ class SLatK(Loss):
 
     def resize(self, n_queries: int) -> None:
         """Keep the thresholds of the queries that stay, and start new ones at 0."""
+        self._check_table("resize")
         resized = self.threshold.new_zeros(at_least("n_queries", n_queries, 0))
         kept = min(n_queries, self.threshold.numel())
         resized[:kept] = self.threshold[:kept]
         self.threshold = resized
+
+    def _check_table(self, method: str) -> None:
+        if not self.keeps_thresholds:
+            raise ConfigError(
+                f"{method} needs a table of thresholds, and this SLatK was made without n_queries; give n_queries, or "
+                "pass threshold (Q,) with each call"
+            )

@@ -43,13 +43,13 @@ def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
     if "k" in _parameters(loss_type) and "k" not in loss.settings:
         loss = _with(loss, k=config.k)
     if "score" in _parameters(model_type) and "score" not in model.settings:
-        model = _with(model, score=loss_type.preferred_score)
+        model = _with(model, score=loss_type.defaults.score)
     loss = _with(loss, **complete("loss", loss_type, loss.settings, _GIVEN_TO_LOSS))
     model = _with(model, **complete("model", model_type, model.settings, _GIVEN_TO_MODEL))
     config = config.model_copy(update={"loss": loss, "model": model})
     build_model(config, 2, 2)  # its constructor checks the settings; sizes do not matter for that, nor below
     built = build_loss(config, 2, 2, 2)
-    if built.needs_whole_queries and config.train.order == "pair":
+    if "whole_queries" in built.needs and config.train.order == "pair":
         raise ConfigError(
             f"loss {loss.name} as set here needs all positives of a user in one batch: set train.order = 'query', "
             "got 'pair'"
@@ -67,14 +67,14 @@ def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
     kind, settings = _negatives(config, loss)
     negatives = build_negatives(config, loss)
     effective_n = config.negatives.effective_n
-    if loss.effective_n is None:
+    if loss.defaults.effective_n is None:
         if effective_n not in (None, negatives.n):
             raise ConfigError(
                 f"negatives.effective_n does not go with loss {config.loss.name}, whose sum over negatives is its own, "
                 f"got {effective_n}; leave it out"
             )
         effective_n = None
-    elif effective_n is None and loss.effective_n != "catalogue":
+    elif effective_n is None and loss.defaults.effective_n != "catalogue":
         effective_n = config.negatives.paper_n if negatives.stands_for_catalogue else negatives.n
     update = {**settings, "kind": kind, "n": negatives.n, "effective_n": effective_n}
     return config.negatives.model_copy(update=update)
@@ -133,13 +133,13 @@ def _negatives(config: RunConfig, loss: Loss) -> tuple[str, dict[str, Any]]:
     settings, kind, n = config.negatives, config.negatives.kind, config.negatives.n
     is_auto = kind == "auto"
     if is_auto:
-        kind = loss.preferred_negatives
+        kind = loss.defaults.negatives
     if kind == "auto":
-        kind = "catalogue" if loss.accepts_partition else "per_query"
+        kind = "catalogue" if "log_partition" in loss.needs else "per_query"
     cls = lookup("negatives.kind", kind, NEGATIVES, Negatives)
     given = dict(settings.more)
     if "n" in _parameters(cls):
-        given["n"] = n or (loss.n_negatives if is_auto else None) or settings.paper_n
+        given["n"] = n or (loss.defaults.n if is_auto else None) or settings.paper_n
     elif n is not None:
         raise ConfigError(f"negatives.n does not go with negatives.kind = {kind!r}, got {n}; leave it out")
     return kind, complete("negatives", cls, given)

@@ -58,7 +58,7 @@ class Head:
         draw = self._draw(batch, encoded, generator)
         if "negative" in self.loss.needs:
             self._check_dense(batch.item.numel() * draw.n_columns(encoded.items.size(0)))
-        by_partition = draw.is_shared and self.loss.accepts_partition
+        by_partition = draw.is_shared and "log_partition" in self.loss.needs
         take = self._partition_of_draw if by_partition else self._pairs_loss
         return take(batch, draw, encoded.queries, encoded.items)
 
@@ -240,14 +240,14 @@ def choose_head(
 ) -> Head:
     """The head of a loss and its negatives; ``half`` is for the products of the whole catalogue only."""
     given = (loss, negatives, effective_n, workspace)
-    if negatives.layout == "catalogue" and loss.accepts_partition and loss.is_separable:
+    if negatives.layout == "catalogue" and "log_partition" in loss.needs and loss.scope != "batch":
         return PartitionHead(*given, half=half)
     if half:
         raise ConfigError(
             "train.precision = 'bfloat16' is for losses of the softmax family over the whole catalogue "
             "(negatives.kind = 'catalogue'); set train.precision = 'float32'"
         )
-    return PairHead(*given) if "negative" in loss.needs and loss.is_separable else AutogradHead(*given)
+    return PairHead(*given) if "negative" in loss.needs and loss.scope != "batch" else AutogradHead(*given)
 
 
 def _carried_back(number: float, encoded: Encoded, gradients: tuple[Tensor, Tensor] | None) -> float:

@@ -63,7 +63,7 @@ class CatalogueObjective:
 
     ``effective_n``: the partition sum over n columns is scaled by effective_n / n. For the softmax loss that is a
     constant; for SL@K it sets how hard the weight's gradient pushes badly ranked positives down (docs/losses/slatk.md).
-    Losses whose own sum or mean over negatives is meant (``Loss.effective_n`` is None) are never scaled.
+    Losses whose own sum or mean over negatives is meant (``Loss.defaults.effective_n`` is None) are never scaled.
     """
 
     def __init__(
@@ -107,11 +107,12 @@ class CatalogueObjective:
 
 def _effective_n(given: int | None, loss: Loss, negatives: Negatives, n_items: int) -> int | None:
     """The size to which the sum over negatives is scaled; None: as it is."""
-    if loss.effective_n is None:
+    default = loss.defaults.effective_n
+    if default is None:
         return None
     if given is None:
-        if loss.effective_n == "catalogue":
+        if default == "catalogue":
             return n_items
-        return loss.effective_n if negatives.stands_for_catalogue else None
+        return default if negatives.stands_for_catalogue else None
     # As many as were drawn is what is meant, and there are no more than all items.
     return min(given, n_items) if negatives.layout == "shared" and given == negatives.n else given

@@ -18,7 +18,7 @@ class ByPopularity(Negatives):
     def __init__(self, n: int = 200, *, power: float = 0.75) -> None:
         self.n, self.power = n, power
 
-    def draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:  # noqa: ARG002
+    def draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:
         counts = self.population.item_counts
         weight = counts.clamp(min=1).double() ** self.power
         n_items = counts.numel()
