@@ -17,6 +17,7 @@ from topshelf.catalogue import top_k
 from topshelf.config import assemble
 from topshelf.data import Dataset, generate, make_split
 from topshelf.models import MODELS
+from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
 from topshelf.training import Fitted
 
@@ -42,7 +43,7 @@ def for_new_users(run: Fitted, histories: Ragged) -> Tensor:
 
     With your own ids, and a table as the answer: ``Recommender.of(run).recommend_new([["i5", "i40"], ["i7"]])``.
     """
-    queries, items = run.model.queries_of(histories), run.model.encode()[1]
+    queries, items = run.model.encode_queries(QuerySet(history=histories)), run.model.encode_items()
     return top_k(queries, items, K, exclude=histories)[1]
 
 

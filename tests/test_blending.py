@@ -23,6 +23,7 @@ from topshelf.models.blend import Blend, BlendRows
 from topshelf.ragged import Ragged
 from topshelf.recommender import Recommender
 from topshelf.training import fit, load, resume, save
+from vectors import attach, vectors_of
 
 K = 5
 USERS, ITEMS = 120, 80
@@ -46,7 +47,7 @@ def fitted(name, refit=False):
 def all_scores(model) -> torch.Tensor:
     """Every cell, by the model's own vectors, in float64."""
     with torch.no_grad():
-        queries, items = model.encode()
+        queries, items = vectors_of(model)
         return queries[torch.arange(len(queries))].double() @ items.double().T
 
 
@@ -80,14 +81,14 @@ def test_scores_are_the_weighted_sum_of_the_parts(names):
 
 def test_vectors_stay_unmade_only_where_a_part_has_histories_for_vectors():
     with torch.no_grad():
-        assert isinstance(blend([fitted("mf"), fitted("history")], weights=[1, 1]).model.encode()[0], torch.Tensor)
+        assert isinstance(vectors_of(blend([fitted("mf"), fitted("history")], weights=[1, 1]).model)[0], torch.Tensor)
         model = blend([fitted("mf"), fitted("ease")], weights=[1, 1]).model
-        queries, items = model.encode()
+        queries, items = vectors_of(model)
         assert isinstance(queries, BlendRows)
-        assert isinstance(fitted("ease").model.encode()[0], HistoryRows)
+        assert isinstance(vectors_of(fitted("ease").model)[0], HistoryRows)
         assert len(queries) == USERS
         rows = torch.tensor([5, 0, 41, 5])
-        some, same = model.encode(rows)
+        some, same = vectors_of(model, rows)
     assert torch.equal(some, queries[rows])
     assert torch.equal(items, same)
 
@@ -263,7 +264,7 @@ def test_given_weights_of_refitted_runs_need_no_training(monkeypatch):
     done = blend(runs, weights=[1, 0.5])
     assert done.valid_score is None
     assert done.model.factors == [
-        weight / spread(*run.model.encode()) for weight, run in zip((1, 0.5), runs, strict=True)
+        weight / spread(*vectors_of(run.model)) for weight, run in zip((1, 0.5), runs, strict=True)
     ]
 
 
@@ -432,10 +433,10 @@ def test_the_kept_config_is_plain_toml(tmp_path):
 def test_a_blend_says_what_it_lacks_before_it_is_attached():
     model = Blend(3, 4, weights=[1.0, 2.0], parts=[{"name": "mf"}, {"name": "history"}])
     with pytest.raises(Exception, match="no histories yet"):
-        model.encode()
-    model.attach(Ragged(torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 2])))
-    queries, items = model.encode()
-    parts = [part.encode() for part in model.parts]
+        vectors_of(model)
+    attach(model, Ragged(torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 2])))
+    queries, items = vectors_of(model)
+    parts = [vectors_of(part) for part in model.parts]
     expected = parts[0][0] @ parts[0][1].T + 2 * parts[1][0] @ parts[1][1].T
     torch.testing.assert_close(queries @ items.T, expected)
 

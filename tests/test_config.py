@@ -249,23 +249,22 @@ class Thing:
 
 
 def test_completing_spells_out_the_defaults():
-    found = complete("loss", {"thing": Thing}, Component(name="thing", needed=2), ["n_queries"])
+    found = complete("loss", Thing, {"needed": 2}, ["n_queries"])
     assert found == {"needed": 2.0, "dim": 4, "kind": None}
 
 
 @pytest.mark.parametrize(
-    ("component", "message"),
+    ("given", "message"),
     [
-        (Component(name="thing", needed=1, size=3), r"loss\.size is not a setting; accepted here: needed, dim, kind"),
-        (Component(name="thing", needed=1, n_queries=3), r"loss\.n_queries is not a setting"),
-        (Component(name="thing"), r"loss\.needed: field required"),
-        (Component(name="thing", needed="x"), r"loss\.needed: input should be a valid number.*, got 'x'"),
-        (Component(name="thong"), r"loss\.name must be one of thing, got 'thong'"),
+        ({"needed": 1, "size": 3}, r"loss\.size is not a setting; accepted here: needed, dim, kind"),
+        ({"needed": 1, "n_queries": 3}, r"loss\.n_queries is not a setting"),
+        ({}, r"loss\.needed: field required"),
+        ({"needed": "x"}, r"loss\.needed: input should be a valid number.*, got 'x'"),
     ],
 )
-def test_completing_refuses_what_the_constructor_does_not_take(component, message):
+def test_completing_refuses_what_the_constructor_does_not_take(given, message):
     with pytest.raises(ConfigError, match=message):
-        complete("loss", {"thing": Thing}, component, ["n_queries"])
+        complete("loss", Thing, given, ["n_queries"])
 
 
 @pytest.mark.parametrize("file", SHIPPED)

@@ -28,12 +28,24 @@ from topshelf.negatives import (
     draw_negatives,
     sampled_scores,
 )
+from topshelf.queries import Context, Encoded
 from topshelf.ragged import Ragged
 from topshelf.training.batches import Batches
+from vectors import batch_of
 
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+NOTHING = Encoded(torch.zeros(0, 1), torch.zeros(0, 1))  # vectors, for sources that do not look at them
+
+
+def draw_of(source, positives, n_items, stream=None):
+    """What a source draws for a batch of everybody with all their positives."""
+    batch = batch_of(torch.arange(len(positives)), positives.owner(), positives.indices)
+    encoded = Encoded(torch.ones(len(positives), 1), torch.ones(n_items, 1))
+    return source.attach(Context(positives, n_items)).draw(batch, encoded, stream or generator())
 
 
 @settings(max_examples=60, deadline=None)
@@ -132,7 +144,7 @@ def test_nobody_is_dealt_nothing():
 
 def test_the_whole_catalogue_excludes_exactly_the_positives():
     positives = ragged([0, 2], [], [3])
-    draw = Catalogue().draw(positives, positives.indices, Population.of(positives, 4), generator())
+    draw = draw_of(Catalogue(), positives, 4)
     assert draw.items is None
     assert draw.is_shared
     assert draw.mask(4).tolist() == [[True, False, True, False], [False] * 4, [False, False, False, True]]
@@ -143,7 +155,7 @@ def test_the_whole_catalogue_excludes_exactly_the_positives():
 def test_a_shared_draw_has_no_repeats_and_excludes_exactly_the_drawn_positives(n, seed):
     rows = ([0, 4, 7], [], [1, 2, 3, 4])
     positives = ragged(*rows)
-    draw = Shared(n).draw(positives, positives.indices, Population.of(positives, 9), generator(seed))
+    draw = draw_of(Shared(n), positives, 9, generator(seed))
     items = draw.items.tolist()
     assert len(items) == len(set(items)) == min(n, 9)
     assert draw.is_shared
@@ -153,14 +165,14 @@ def test_a_shared_draw_has_no_repeats_and_excludes_exactly_the_drawn_positives(n
 
 def test_a_shared_draw_is_uniform():
     positives = ragged([0])
-    population, stream = Population.of(positives, 12), generator(3)
-    drawn = [Shared(4).draw(positives, positives.indices, population, stream).items for _ in range(3000)]
+    stream = generator(3)
+    drawn = [draw_of(Shared(4), positives, 12, stream).items for _ in range(3000)]
     assert scipy.stats.chisquare(torch.bincount(torch.cat(drawn)).numpy()).pvalue > 1e-3
 
 
 def test_each_query_has_draws_of_its_own():
     positives = ragged([0, 1], [2])
-    draw = PerQuery(50).draw(positives, positives.indices, Population.of(positives, 6), generator())
+    draw = draw_of(PerQuery(50), positives, 6)
     assert not draw.is_shared
     assert draw.mask(50) is None
     assert not torch.equal(draw.items[0], draw.items[1])
@@ -175,8 +187,7 @@ def test_a_sample_of_none_is_refused(source):
 @pytest.mark.parametrize("name", NEGATIVES)
 def test_every_source_draws_the_same_from_the_same_stream(name):
     positives = ragged([0, 4], [1], [2, 4])
-    population = Population.of(positives, 9)
-    a, b = (NEGATIVES[name]().draw(positives, positives.indices, population, generator(5)) for _ in range(2))
+    a, b = (draw_of(NEGATIVES[name](), positives, 9, generator(5)) for _ in range(2))
     assert a.items is b.items is None or torch.equal(a.items, b.items)
 
 
@@ -218,12 +229,13 @@ def test_in_batch_partitions_estimate_the_catalogues_without_bias(order, size, n
     positives, n_items = skewed(), 40
     exponentials = torch.randn(60, n_items, generator=generator(1), dtype=torch.float64).exp()
     population = Population.of(positives, n_items)
+    source = InBatch().attach(Context(positives, n_items))
     batches = Batches(positives, n_items, order=order, size=size)
     total, count = torch.zeros(60, dtype=torch.float64), torch.zeros(60, dtype=torch.float64)
     stream = generator(2)
     for _ in range(n_epochs):
         for batch in batches.epoch(stream):
-            draw = InBatch().draw(batch.positives, batch.item, population, stream)
+            draw = source.draw(batch, NOTHING, stream)
             columns = exponentials[batch.query][:, draw.items] * torch.exp(-draw.log_q)
             estimate = columns.masked_fill(draw.mask(draw.items.numel()), 0).sum(1) * n_items / draw.items.numel()
             # Once for every positive of the query: what the loss averages over.
@@ -239,7 +251,7 @@ def test_in_batch_partitions_estimate_the_catalogues_without_bias(order, size, n
 
 def test_in_batch_items_come_once_and_positives_are_masked():
     positives = ragged([0, 4], [4], [2])
-    draw = InBatch().draw(positives, positives.indices, Population.of(positives, 9), generator())
+    draw = draw_of(InBatch(), positives, 9)
     assert draw.items.tolist() == [0, 2, 4]
     assert draw.mask(3).tolist() == [[True, False, True], [False, False, True], [False, True, False]]
     # The batch is everything there is: each item was certain to be in it, against 3 / 9.
@@ -248,7 +260,8 @@ def test_in_batch_items_come_once_and_positives_are_masked():
 
 def test_a_batch_of_one_query_has_nothing_but_masked_items():
     positives = ragged([0, 4], [4], [2])
-    draw = InBatch().draw(positives.select(tensor([0])), tensor([0, 4]), Population.of(positives, 9), generator())
+    batch = batch_of(tensor([0]), tensor([0, 0]), tensor([0, 4]))
+    draw = InBatch().attach(Context(positives, 9)).draw(batch, NOTHING, generator())
     assert draw.mask(2).all()
     assert draw.log_q.isfinite().all()
 

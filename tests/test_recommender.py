@@ -14,6 +14,7 @@ from topshelf import recommender as module
 from topshelf.data import Dataset, IdMap, Interactions, Split, generate, load_split, make_split
 from topshelf.errors import ConfigError, DataError, TopshelfError
 from topshelf.recommender import Recommender
+from vectors import vectors_of
 
 SHORT = {"epochs": 2, "batch_size": 64}
 
@@ -118,7 +119,7 @@ def test_some_users_get_the_lists_they_get_among_all_in_the_order_asked_for(fitt
 
 
 def test_scores_are_those_of_the_model(fitted):
-    queries, items = fitted.fitted.model.encode()
+    queries, items = vectors_of(fitted.fitted.model)
     scores = (queries @ items.T).detach().numpy()
     split = fitted.fitted.dataset.split
     found = fitted.recommend()
@@ -244,7 +245,7 @@ def test_similar_items_point_the_same_way_and_are_others(table, model):
     assert found.columns == ["item", "rank", "similar", "score"]
     assert found["item"].to_list() == ["i3"] * 6 + ["i0"] * 6
     assert (found["item"] != found["similar"]).all()
-    vectors = fitted.fitted.model.encode()[1].detach().double().numpy()
+    vectors = vectors_of(fitted.fitted.model)[1].detach().double().numpy()
     lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     cosines = (vectors / lengths) @ (vectors / lengths).T
     row = fitted.fitted.dataset.split.items.index(["i3"])[0]
@@ -257,7 +258,7 @@ def test_similar_items_are_the_same_by_blocks_of_any_size(table, model, monkeypa
     fitted = small(model=model, data={"split": "ratio", **NAMES}).fit(table)
     items = fitted.fitted.dataset.split.items.values
     whole = [fitted.similar_items(items, k=k) for k in (7, 100)]
-    width = fitted.fitted.model.encode()[1].size(1)
+    width = vectors_of(fitted.fitted.model)[1].size(1)
     for block in (1, 3, 17):
         monkeypatch.setattr(module, "_UNIT_BLOCK", 4 * width * block)
         for k, expected in zip((7, 100), whole, strict=True):

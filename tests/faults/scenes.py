@@ -17,11 +17,12 @@ from topshelf.data import generate, make_split
 from topshelf.data.datasets import Dataset
 from topshelf.evaluation import evaluate
 from topshelf.models import MODELS
+from topshelf.queries import Context
 from topshelf.ragged import ragged_from_pairs
 from topshelf.recommender import Recommender
 from topshelf.report import Page
-from topshelf.training.build import build_model, build_objective, resolve
-from topshelf.training.trainer import Trainer
+from topshelf.training.build import build_model, build_trainer, resolve
+from vectors import fit_to, vectors_of
 
 N_USERS, N_ITEMS = 40, 24
 ITEM_ITEM = ("ease", "slim", "itemknn", "rp3beta")
@@ -109,12 +110,12 @@ def warm_up():
     pairs = ragged_from_pairs(rows, (rows * 7 + torch.arange(rows.numel()) * 5) % N_ITEMS, N_USERS)
     config = resolve(config_of())
     model = build_model(config, N_USERS, N_ITEMS)
-    Trainer(build_objective(config, model, pairs), pairs, config.train, threshold=config.threshold, seed=0).run()
+    build_trainer(config, model, Context(pairs, N_ITEMS)).run()
     for name in (*ITEM_ITEM, "popularity"):
         fitted = MODELS[name](N_USERS, N_ITEMS)
-        fitted.fit(pairs)
+        fit_to(fitted, pairs)
         with torch.no_grad():
-            queries, items = fitted.encode()
+            queries, items = vectors_of(fitted)
         nothing = ragged_from_pairs(rows[:0], rows[:0], N_USERS)
         evaluate(queries, items, pairs, train=nothing, cutoffs=(5,), auc=False)
     _APP[0] = typer.main.get_command(cli.app)

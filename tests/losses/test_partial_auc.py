@@ -16,8 +16,8 @@ from topshelf.config import make_config
 from topshelf.data import generate, make_split
 from topshelf.errors import ConfigError
 from topshelf.losses.partial_auc import LLPAUC, Saddle, llpauc_loss
-from topshelf.training.build import build_model, build_objective, resolve
-from topshelf.training.trainer import Trainer
+from topshelf.queries import Context
+from topshelf.training.build import build_model, build_trainer, resolve
 
 MAXIMISED = ("gamma", "s_plus")
 
@@ -171,8 +171,8 @@ def trained_saddle(order, beta, epochs):
     }
     config = resolve(make_config({"k": 3, **chosen}))
     positives = make_split(generate(60, 40, interactions_per_user=8, seed=0), seed=0).train.ragged()
-    objective = build_objective(config, build_model(config, 60, 40), positives)
-    loss, steps = objective.loss, []
+    trainer = build_trainer(config, build_model(config, 60, 40), Context(positives, 40))
+    loss, steps = trainer.loss, []
     each = loss.each
 
     def recorded(positive, negative, owner, extras):
@@ -182,7 +182,7 @@ def trained_saddle(order, beta, epochs):
         return each(positive, negative, owner, extras)
 
     loss.each = recorded
-    Trainer(objective, positives, config.train, threshold=config.threshold, seed=0, validate=None).run()
+    trainer.run()
     return tensor(steps).T
 
 

@@ -12,9 +12,11 @@ from torch.testing import assert_close
 from topshelf.config import make_config
 from topshelf.models import graph as graph_module
 from topshelf.models.graph import Graph, SparseMatrix, transpose
+from topshelf.queries import Context
 from topshelf.ragged import Ragged, ragged_from_pairs
 from topshelf.training.batches import Batches, stream
 from topshelf.training.build import build_model, build_objective, resolve
+from vectors import attach, vectors_of
 
 N_QUERIES, N_ITEMS, DIM = 6, 5, 3
 PAIRS = [(0, 1), (0, 2), (0, 4), (1, 2), (3, 0), (3, 2), (4, 1), (5, 0), (5, 1), (5, 2)]  # nobody has 3, 2 has nothing
@@ -119,7 +121,9 @@ def test_the_indices_of_the_positives_are_not_copied():
 def test_building_a_graph_says_nothing_on_the_way():
     program = (
         "import torch; from topshelf.models import LightGCN; from topshelf.ragged import Ragged;"
-        "model = LightGCN(1, 2); model.attach(Ragged(torch.tensor([0, 2]), torch.tensor([0, 1]))); model.encode()"
+        "from topshelf.queries import Context, QuerySet;"
+        "model = LightGCN(1, 2); model.attach(Context(Ragged(torch.tensor([0, 2]), torch.tensor([0, 1])), 2));"
+        "model.encode_queries(QuerySet.known(1)); model.encode_items()"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -135,13 +139,13 @@ def test_a_step_propagates_once_forwards_and_once_backwards(name, settings, prod
     monkeypatch.setattr(graph_module._Product, "forward", lambda *given: made.append(1) or plain(*given))
     config = resolve(make_config({"k": 2, "model": {"name": name, **settings}, "loss": loss}))
     model = build_model(config, N_QUERIES, N_ITEMS)
-    objective = build_objective(config, model, positives())
+    objective = build_objective(config, model, Context(positives(), N_ITEMS))
     batch = next(Batches(positives(), N_ITEMS, order="query", size=4).epoch(stream(0)))
     objective.backward(batch, stream(1))
     assert len(made) == 2 * products
     made.clear()
     with torch.no_grad():
-        model.encode()
+        vectors_of(model)
     assert len(made) == products
 
 
@@ -150,7 +154,7 @@ def test_a_graph_takes_24_bytes_a_positive_and_nothing_of_it_is_kept(name):
     rows = torch.arange(40).repeat_interleave(25)
     lists = ragged_from_pairs(rows, torch.arange(1000) * 7 % 60, 40)
     model = build_model(resolve(make_config({"model": {"name": name}})), 40, 60)
-    model.attach(lists)
+    attach(model, lists)
     matrices = [one for side in (model._graph.to_queries, model._graph.to_items) for one in (side.there, side.back)]
     held = [part for one in matrices for part in (one.values(), one.col_indices(), one.crow_indices())]
     shared = {lists.indices.data_ptr(), lists.indptr.data_ptr()}

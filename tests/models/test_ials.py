@@ -19,6 +19,7 @@ from topshelf.models import EASE, IALS, ials
 from topshelf.ragged import Ragged, ragged_from_pairs
 from topshelf.training import fit, load
 from topshelf.tuning.ranges import space
+from vectors import fit_to, queries_of, vectors_of
 
 N_QUERIES, N_ITEMS, DIM = 30, 12, 4
 
@@ -37,7 +38,7 @@ def make(**settings):
 
 def fitted(positives, **settings):
     model = make(**settings)
-    model.fit(positives)
+    fit_to(model, positives)
     return model
 
 
@@ -90,10 +91,10 @@ def test_each_iteration_lowers_the_objective_and_the_last_solve_has_no_slope():
     matrix, values = torch.from_numpy(matrix), []
     for iterations in (1, 2, 5, 300):
         model = fitted(positives, alpha=0.2, iterations=iterations)
-        values.append(float(objective(matrix, *(x.double() for x in model.encode()), 0.2, 0.05, 1.0)))
+        values.append(float(objective(matrix, *(x.double() for x in vectors_of(model)), 0.2, 0.05, 1.0)))
     assert values == sorted(values, reverse=True)
     assert values[0] > values[-1] + 0.01
-    queries, items = (x.double().requires_grad_() for x in model.encode())
+    queries, items = (x.double().requires_grad_() for x in vectors_of(model))
     objective(matrix, queries, items, 0.2, 0.05, 1.0).backward()
     assert queries.grad.abs().max() < 1e-4  # solved last
     assert items.grad.abs().max() < 1e-3  # solved for the queries before, which hardly moved since
@@ -126,10 +127,10 @@ def test_an_unseen_user_is_solved_as_the_seen_one_with_the_same_items():
     _, positives = problem(3)
     model = fitted(positives)
     rows = torch.tensor([4, 9, 3])
-    assert_close(model.queries_of(positives.select(rows)), model.query_vectors[rows])
-    alone = model.queries_of(positives.select(rows[:1]))
-    assert_close(alone, model.queries_of(positives.select(rows))[:1])
-    assert (model.queries_of(positives.select(rows))[2] == 0).all()  # no items, no vector
+    assert_close(queries_of(model, positives.select(rows)), model.query_vectors[rows])
+    alone = queries_of(model, positives.select(rows[:1]))
+    assert_close(alone, queries_of(model, positives.select(rows))[:1])
+    assert (queries_of(model, positives.select(rows))[2] == 0).all()  # no items, no vector
     assert (model.item_vectors[5] == 0).all()
 
 
@@ -156,11 +157,11 @@ def test_a_second_fit_begins_as_the_first_did_and_another_seed_elsewhere():
     _, positives = problem(5)
     model = fitted(positives)
     first = model.item_vectors.clone()
-    model.fit(positives)
+    fit_to(model, positives)
     assert torch.equal(model.item_vectors, first)
     torch.manual_seed(1)
     other = IALS(N_QUERIES, N_ITEMS, dim=DIM, alpha=0.1, l2=0.05, iterations=3)
-    other.fit(positives)
+    fit_to(other, positives)
     assert not torch.equal(other.item_vectors, first)
 
 
@@ -179,8 +180,8 @@ def test_general_settings_are_safe_on_a_large_sparse_dataset():
     train, valid = split.train.ragged(), split.valid.ragged()
 
     def score(model):
-        model.fit(train)
-        return ndcg(*model.encode(), valid, train, 20)
+        fit_to(model, train)
+        return ndcg(*vectors_of(model), valid, train, 20)
 
     ease = score(EASE(4000, 4000))
     assert score(IALS(4000, 4000, dim=16, alpha=0.1, l2=0.03)) < ease / 10  # the settings before
@@ -203,7 +204,7 @@ def test_what_is_not_given_is_derived_from_the_data(given, scaling):
     assert model.derived() == pytest.approx({name: expected[name] for name in expected if name not in given})
     same = fitted(positives, alpha=float(alpha), l2=float(l2), scaling=scaling)
     assert_close(model.item_vectors, same.item_vectors)
-    assert_close(model.queries_of(positives), same.queries_of(positives))
+    assert_close(queries_of(model, positives), queries_of(same, positives))
     assert same.derived() == {}
 
 
@@ -212,7 +213,7 @@ def test_twice_the_users_leave_alpha_as_it_is_and_need_less_l2():
     model = fitted(positives, alpha=None, l2=None)
     rows, items = (torch.from_numpy(one) for one in np.concatenate([matrix, matrix]).nonzero())
     double = IALS(2 * N_QUERIES, N_ITEMS, dim=DIM, iterations=3)
-    double.fit(ragged_from_pairs(rows, items, 2 * N_QUERIES))
+    fit_to(double, ragged_from_pairs(rows, items, 2 * N_QUERIES))
     assert double.derived()["alpha"] == pytest.approx(model.derived()["alpha"])
     assert 0.5 < double.derived()["l2"] / model.derived()["l2"] < 1  # an item has more users: less of it is chance
 
@@ -221,9 +222,9 @@ def test_a_second_fit_derives_from_its_own_data():
     _, positives = problem(9)
     few = Ragged(positives.indptr.clamp(max=40), positives.indices[:40])
     model = make(alpha=None, l2=None)
-    model.fit(few)
+    fit_to(model, few)
     first = model.derived()
-    model.fit(positives)
+    fit_to(model, positives)
     assert model.derived() == fitted(positives, alpha=None, l2=None).derived() != first
 
 
@@ -255,7 +256,7 @@ def test_a_folder_keeps_what_was_derived(dataset, tmp_path, refit):
     seen = run.dataset.split.train.ragged()
     again = load(tmp_path / "run")
     assert again.model.derived() == derived
-    assert torch.equal(again.model.queries_of(seen), run.model.queries_of(seen))
+    assert torch.equal(queries_of(again.model, seen), queries_of(run.model, seen))
 
 
 def test_a_folder_from_before_the_ratios_loads_with_its_numbers(dataset, tmp_path):
@@ -269,7 +270,7 @@ def test_a_folder_from_before_the_ratios_loads_with_its_numbers(dataset, tmp_pat
     again = load(tmp_path / "run")
     assert set(again.model.state_dict()) == {"query_vectors", "item_vectors"}
     seen = run.dataset.split.train.ragged()
-    assert torch.equal(again.model.queries_of(seen), run.model.queries_of(seen))
+    assert torch.equal(queries_of(again.model, seen), queries_of(run.model, seen))
 
 
 def test_a_blend_keeps_what_its_part_derived(dataset, tmp_path):
@@ -279,7 +280,7 @@ def test_a_blend_keeps_what_its_part_derived(dataset, tmp_path):
     assert again.model.parts[0].derived() == runs[0].model.derived()
     seen = dataset.split.train.ragged()
     for one, other in zip(again.model.parts, blended.model.parts, strict=True):
-        assert torch.equal(one.queries_of(seen), other.queries_of(seen))
+        assert torch.equal(queries_of(one, seen), queries_of(other, seen))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from topshelf.errors import ConfigError, TopshelfError
 from topshelf.models import MF, LightGCN, LightGCNPlusPlus
 from topshelf.ragged import ragged_from_pairs
+from vectors import attach, vectors_of
 
 N_QUERIES, N_ITEMS, DIM = 6, 5, 3
 PAIRS = [(0, 1), (0, 2), (0, 4), (1, 2), (3, 0), (3, 2), (4, 1), (5, 0), (5, 1), (5, 2)]  # nobody has 3, 2 has nothing
@@ -22,7 +23,7 @@ POSITIVES = ragged_from_pairs(*torch.tensor(PAIRS).T, N_QUERIES)
 def attached(cls, **settings):
     torch.manual_seed(0)
     model = cls(N_QUERIES, N_ITEMS, dim=DIM, init="normal", **settings).double()
-    model.attach(POSITIVES)
+    attach(model, POSITIVES)
     return model
 
 
@@ -45,7 +46,7 @@ def unit(vector):
 
 
 def encoded(model):
-    return torch.cat(model.encode()).detach()
+    return torch.cat(vectors_of(model)).detach()
 
 
 @pytest.mark.parametrize("n_layers", [0, 1, 2, 3])
@@ -91,28 +92,28 @@ def test_gradients_are_those_of_finite_differences(cls, score):
         tables = {"query_vectors": queries, "item_vectors": items}
         return torch.func.functional_call(model, tables, (rows,))
 
-    model.forward = model.encode
+    model.forward = lambda rows: vectors_of(model, rows)
     assert torch.autograd.gradcheck(scores, tuple(table.detach().requires_grad_() for table in model.parameters()))
 
 
 def test_without_layers_lightgcn_is_mf():
     model, mf = attached(LightGCN, n_layers=0), MF(N_QUERIES, N_ITEMS, dim=DIM).double()
     mf.load_state_dict(model.state_dict())
-    assert_close(model.encode(), mf.encode())
+    assert_close(vectors_of(model), vectors_of(mf))
 
 
 @pytest.mark.parametrize("cls", [LightGCN, LightGCNPlusPlus])
 def test_those_without_neighbours_keep_their_own_direction(cls):
     model = attached(cls)
-    queries, items = model.encode()
+    queries, items = vectors_of(model)
     for found, own in ((queries[2], model.query_vectors[2]), (items[3], model.item_vectors[3])):
         assert_close(found, own / own.norm())
 
 
 @pytest.mark.parametrize("cls", [LightGCN, LightGCNPlusPlus])
 def test_a_model_without_its_graph_says_what_to_do(cls):
-    with pytest.raises(TopshelfError, match=r"has no graph yet: call attach\(positives\)"):
-        cls(2, 3).encode()
+    with pytest.raises(TopshelfError, match=r"has no graph yet: call attach\(context\)"):
+        vectors_of(cls(2, 3))
 
 
 @pytest.mark.parametrize(

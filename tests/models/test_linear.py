@@ -13,6 +13,7 @@ from topshelf.errors import ConfigError, TopshelfError, TrainingError
 from topshelf.models import EASE, item_item
 from topshelf.models.item_item import gram_matrix, history_matrix
 from topshelf.ragged import ragged_from_pairs
+from vectors import dense, fit_to, vectors_of
 
 
 def problem(seed=0, n_queries=30, n_items=12):
@@ -23,7 +24,7 @@ def problem(seed=0, n_queries=30, n_items=12):
 
 def fitted(positives, n_items=12, **settings):
     model = EASE(len(positives), n_items, **settings)
-    model.fit(positives)
+    fit_to(model, positives)
     return model
 
 
@@ -35,7 +36,7 @@ def test_weights_are_the_closed_form_by_an_explicit_inverse(l2):
     np.fill_diagonal(expected, 0)
     model = fitted(positives, l2=l2)
     assert_close(model.weights, torch.from_numpy(expected).float())
-    queries, items = model.encode()
+    queries, items = vectors_of(model)
     scores = queries[torch.arange(30)] @ items.T
     assert_close(scores, torch.from_numpy(histories @ expected).float())
 
@@ -63,9 +64,9 @@ def test_items_without_interactions_get_no_weight():
 def test_some_rows_are_encoded_as_among_all():
     histories, positives = problem(2)
     model, rows = fitted(positives), torch.tensor([7, 0, 7])
-    assert_close(model.encode(rows)[0], model.encode()[0][rows].to_dense())
-    assert_close(model.encode(rows)[0], torch.from_numpy(histories[rows]).float())
-    assert len(model.encode()[0]) == 30
+    assert_close(dense(vectors_of(model, rows)[0]), vectors_of(model)[0][rows].to_dense())
+    assert_close(dense(vectors_of(model, rows)[0]), torch.from_numpy(histories[rows]).float())
+    assert len(vectors_of(model)[0]) == 30
 
 
 def test_a_catalogue_beyond_the_memory_is_refused_before_anything_is_made():
@@ -100,5 +101,5 @@ def test_weights_that_are_not_determined_say_what_to_raise():
 
 
 def test_a_model_without_histories_says_what_to_do():
-    with pytest.raises(TopshelfError, match=r"EASE has no histories yet: call fit\(positives\), or attach"):
-        EASE(2, 3).encode()
+    with pytest.raises(TopshelfError, match=r"EASE has no histories yet: call fit\(context\), or attach"):
+        vectors_of(EASE(2, 3))

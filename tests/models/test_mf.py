@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from topshelf.errors import ConfigError
 from topshelf.models import MF
+from vectors import vectors_of
 
 
 def vectors(model):
@@ -18,7 +19,7 @@ def vectors(model):
 
 
 def scores(model):
-    queries, items = model.encode()
+    queries, items = vectors_of(model)
     return (queries @ items.T).detach()
 
 
@@ -43,7 +44,7 @@ def test_a_vector_of_zeros_has_zero_cosine_and_a_finite_gradient():
     model = MF(2, 3, dim=4)
     with torch.no_grad():
         model.query_vectors.zero_()
-    queries, items = model.encode()
+    queries, items = vectors_of(model)
     (queries @ items.T).sum().backward()
     assert (queries == 0).all()
     assert model.query_vectors.grad.isfinite().all()
@@ -52,8 +53,8 @@ def test_a_vector_of_zeros_has_zero_cosine_and_a_finite_gradient():
 @pytest.mark.parametrize("score", ["cosine", "dot"])
 def test_some_rows_in_any_order_are_encoded_as_among_all(score):
     model, rows = MF(6, 4, dim=3, score=score), tensor([4, 0, 4])
-    assert_close(model.encode(rows)[0], model.encode()[0][rows])
-    assert_close(model.encode(rows)[1], model.encode()[1])
+    assert_close(vectors_of(model, rows)[0], vectors_of(model)[0][rows])
+    assert_close(vectors_of(model, rows)[1], vectors_of(model)[1])
 
 
 def test_initial_values_are_xaviers_or_normal():

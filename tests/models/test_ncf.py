@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from topshelf.errors import ConfigError
 from topshelf.models import NCF
+from vectors import batch_of, vectors_of
 
 
 def model(**settings):
@@ -30,7 +31,7 @@ def slow_network(vector, network):
 def test_vectors_are_the_tables_plus_what_their_networks_make_of_them(hidden):
     ncf = model(hidden=hidden, score="dot")
     for found, table, network in zip(
-        ncf.encode(), (ncf.query_vectors, ncf.item_vectors), (ncf.query_network, ncf.item_network), strict=True
+        vectors_of(ncf), (ncf.query_vectors, ncf.item_vectors), (ncf.query_network, ncf.item_network), strict=True
     ):
         expected = [
             [x + y for x, y in zip(row, slow_network(row, network), strict=True)] for row in table.detach().tolist()
@@ -47,18 +48,18 @@ def test_the_default_network_narrows_to_eight_and_widens_again():
 def test_users_and_items_have_networks_of_their_own():
     ncf = model()
     with torch.no_grad():
-        before = ncf.encode()
+        before = vectors_of(ncf)
         for parameter in ncf.item_network.parameters():
             parameter.add_(1.0)
-        after = ncf.encode()
+        after = vectors_of(ncf)
     assert torch.equal(before[0], after[0])
     assert not torch.equal(before[1], after[1])
 
 
 def test_a_batch_is_encoded_as_among_all():
     ncf, query = model(), torch.tensor([4, 0, 4])
-    queries, items, auxiliary = ncf.encode_batch(query, query, query)
-    assert_close((queries, items), ncf.encode(query))
+    queries, items, auxiliary = ncf.encode_batch(batch_of(query, torch.arange(query.numel()), query))
+    assert_close((queries, items), vectors_of(ncf, query))
     assert auxiliary is None
 
 

@@ -13,6 +13,7 @@ from topshelf.errors import ConfigError, TopshelfError
 from topshelf.models import ItemKNN, RP3beta
 from topshelf.models import item_item as item_item_file
 from topshelf.ragged import ragged_from_pairs
+from vectors import attach, fit_to, vectors_of
 
 N_QUERIES, N_ITEMS = 30, 12
 BOTH = pytest.mark.parametrize("cls", [ItemKNN, RP3beta])
@@ -26,13 +27,13 @@ def fitted(cls, matrix, **settings):
     rows, items = matrix.nonzero()
     positives = ragged_from_pairs(torch.tensor(rows), torch.tensor(items), len(matrix))
     model = cls(*matrix.shape, **settings)
-    model.fit(positives)
+    fit_to(model, positives)
     return model
 
 
 def weights(model):
     """Row i, column j: what having item i says about item j."""
-    return model.encode()[1].T.double()
+    return vectors_of(model)[1].T.double()
 
 
 def cosine(matrix, shrink=0.0, asymmetry=0.5, weighting="none"):
@@ -81,7 +82,7 @@ def test_knn_is_its_formula_by_loops(weighting, shrink, asymmetry, k):
     expected = pruned(cosine(matrix, shrink, asymmetry, weighting), k)
     model = fitted(ItemKNN, matrix, k=k, shrink=shrink, asymmetry=asymmetry, weighting=weighting)
     assert_close(weights(model), torch.from_numpy(expected), rtol=1e-6, atol=1e-7)
-    queries, items = model.encode()
+    queries, items = vectors_of(model)
     assert_close((queries[torch.arange(N_QUERIES)] @ items.T).double(), torch.from_numpy(matrix @ expected))
 
 
@@ -91,7 +92,7 @@ def test_rp3beta_is_its_walk_by_loops(alpha, beta, k):
     expected = pruned(walk(matrix, alpha, beta).T, k).T  # the k ways on from each item
     model = fitted(RP3beta, matrix, alpha=alpha, beta=beta, k=k)
     assert_close(weights(model), torch.from_numpy(expected), rtol=1e-6, atol=1e-7)
-    queries, items = model.encode()
+    queries, items = vectors_of(model)
     assert_close((queries[torch.arange(N_QUERIES)] @ items.T).double(), torch.from_numpy(matrix @ expected))
 
 
@@ -173,14 +174,14 @@ def test_weights_are_saved_as_short_lists_and_loaded_into_a_fresh_model(cls):
     assert model.values.numel() <= 2 * N_ITEMS
     again = cls(N_QUERIES, N_ITEMS, k=2)
     again.load_state_dict(model.state_dict())
-    again.attach(model._positives)
-    assert torch.equal(again.encode()[1], model.encode()[1])
+    attach(again, model._histories)
+    assert torch.equal(vectors_of(again)[1], vectors_of(model)[1])
 
 
 @BOTH
 def test_a_model_without_histories_says_what_to_do(cls):
-    with pytest.raises(TopshelfError, match=rf"{cls.__name__} has no histories yet: call fit\(positives\), or attach"):
-        cls(2, 3).encode()
+    with pytest.raises(TopshelfError, match=rf"{cls.__name__} has no histories yet: call fit\(context\), or attach"):
+        vectors_of(cls(2, 3))
 
 
 @BOTH

@@ -13,6 +13,7 @@ from topshelf.models import SimGCL, XSimGCL
 from topshelf.models import simgcl as module
 from topshelf.models.simgcl import Contrast, info_nce, perturbed
 from topshelf.ragged import ragged_from_pairs
+from vectors import attach, batch_of, vectors_of
 
 BOTH = pytest.mark.parametrize("cls", [SimGCL, XSimGCL])
 VARIANTS = pytest.mark.parametrize("variant", ["reference", "slatk"])
@@ -21,12 +22,13 @@ PAIRS = [(0, 1), (0, 2), (0, 4), (1, 2), (3, 0), (3, 2), (4, 1), (5, 0), (5, 1),
 POSITIVES = ragged_from_pairs(*torch.tensor(PAIRS).T, N_QUERIES)
 # Two queries and their positives.
 QUERY, OWNER, ITEM = torch.tensor([5, 0]), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([0, 1, 2, 1, 2, 4])
+BATCH = batch_of(QUERY, OWNER, ITEM)
 
 
 def attached(cls, **settings):
     torch.manual_seed(0)
     model = cls(N_QUERIES, N_ITEMS, dim=DIM, **settings).double()
-    model.attach(POSITIVES)
+    attach(model, POSITIVES)
     return model
 
 
@@ -61,13 +63,13 @@ def slow_info_nce(first, second, chosen, tau):
 def test_vectors_are_the_mean_of_the_layers_without_their_own(cls, n_layers):
     model = attached(cls, n_layers=n_layers, score="dot")
     expected = sum(dense_layers(model, [0.0] * n_layers)[1:]) / n_layers
-    assert_close(torch.cat(model.encode()), expected)
+    assert_close(torch.cat(vectors_of(model)), expected)
 
 
 @BOTH
 def test_encoding_draws_nothing_and_has_no_noise(cls):
     model, before = attached(cls, noise=5.0), torch.random.get_rng_state()
-    first, second = model.encode(), model.encode()
+    first, second = vectors_of(model), vectors_of(model)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert_close(first, second, rtol=0, atol=0)
 
@@ -154,7 +156,7 @@ def noises_of(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(module, "perturbed", record)
             torch.manual_seed(3)
-            model.encode_batch(QUERY, OWNER, ITEM)
+            model.encode_batch(BATCH)
         layers = [torch.cat(given[place : place + 2]) for place in range(0, len(given), 2)]
         return [layers[place : place + model.n_layers] for place in range(0, len(layers), model.n_layers)]
 
@@ -172,7 +174,7 @@ def test_xsimgcl_scores_and_contrasts_the_same_noisy_layers(variant, contrast_la
     layers = dense_layers(model, noises)
     mean = sum(layers[1:]) / 3
     torch.manual_seed(3)
-    queries, items, auxiliary = model.encode_batch(QUERY, OWNER, ITEM)
+    queries, items, auxiliary = model.encode_batch(BATCH)
     assert_close(queries, mean[QUERY])
     assert_close(items, mean[N_QUERIES:])
     chosen = QUERY[OWNER].tolist(), (ITEM + N_QUERIES).tolist()
@@ -188,8 +190,8 @@ def test_simgcl_scores_without_noise_and_contrasts_two_noisy_passes(noises_of):
     model = attached(SimGCL, weight=0.4, temperature=0.5, score="dot")
     first, second = (sum(dense_layers(model, noises)[1:]) / 3 for noises in noises_of(model))
     torch.manual_seed(3)
-    queries, items, auxiliary = model.encode_batch(QUERY, OWNER, ITEM)
-    assert_close((queries, items), model.encode(QUERY))
+    queries, items, auxiliary = model.encode_batch(BATCH)
+    assert_close((queries, items), vectors_of(model, QUERY))
     chosen = [0, 5], [N_QUERIES + i for i in (0, 1, 2, 4)]
     assert auxiliary.item() == pytest.approx(0.4 * sum(slow_info_nce(first, second, some, 0.5) for some in chosen))
     assert not torch.equal(first, second)
@@ -201,9 +203,7 @@ def test_the_gradient_of_a_noisy_step_is_that_of_finite_differences(cls):
 
     def step(queries, items):
         torch.manual_seed(5)
-        return torch.func.functional_call(
-            model, {"query_vectors": queries, "item_vectors": items}, (QUERY, OWNER, ITEM)
-        )
+        return torch.func.functional_call(model, {"query_vectors": queries, "item_vectors": items}, (BATCH,))
 
     model.forward = model.encode_batch
     assert torch.autograd.gradcheck(step, tuple(table.detach().requires_grad_() for table in model.parameters()))
@@ -212,8 +212,8 @@ def test_the_gradient_of_a_noisy_step_is_that_of_finite_differences(cls):
 @BOTH
 def test_without_noise_a_step_sees_what_everybody_sees(cls):
     model = attached(cls, noise=0.0)
-    queries, items, auxiliary = model.encode_batch(QUERY, OWNER, ITEM)
-    assert_close((queries, items), model.encode(QUERY))
+    queries, items, auxiliary = model.encode_batch(BATCH)
+    assert_close((queries, items), vectors_of(model, QUERY))
     assert auxiliary.isfinite()
 
 
@@ -222,15 +222,15 @@ def test_other_seeds_give_other_noise_and_the_same_seed_the_same(cls):
     model, found = attached(cls), []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)
-        found.append(model.encode_batch(QUERY, OWNER, ITEM).auxiliary)
+        found.append(model.encode_batch(BATCH).auxiliary)
     assert found[0] == found[2]
     assert found[0] != found[1]
 
 
 @BOTH
 def test_a_model_without_its_graph_says_what_to_do(cls):
-    for call in (lambda model: model.encode(), lambda model: model.encode_batch(QUERY, OWNER, ITEM)):
-        with pytest.raises(TopshelfError, match=rf"{cls.__name__} has no graph yet: call attach\(positives\)"):
+    for call in (vectors_of, lambda model: model.encode_batch(BATCH)):
+        with pytest.raises(TopshelfError, match=rf"{cls.__name__} has no graph yet: call attach\(context\)"):
             call(cls(6, 5))
 
 

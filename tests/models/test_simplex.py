@@ -11,6 +11,7 @@ from topshelf.errors import ConfigError, TopshelfError
 from topshelf.models import SimpleX
 from topshelf.models.simplex import thinned
 from topshelf.ragged import Ragged
+from vectors import attach, batch_of, vectors_of
 
 LISTS = [[1, 2, 4], [2], [], [0, 2, 3, 4, 5]]
 N_ITEMS, DIM = 6, 3
@@ -19,7 +20,7 @@ N_ITEMS, DIM = 6, 3
 def attached(**settings):
     torch.manual_seed(0)
     model = SimpleX(len(LISTS), N_ITEMS, dim=DIM, init="normal", **settings).double()
-    model.attach(ragged(*LISTS))
+    attach(model, ragged(*LISTS))
     return model
 
 
@@ -35,7 +36,7 @@ def slow(model, lists):
 @pytest.mark.parametrize("gate", [0.0, 0.5, 0.8])
 def test_users_are_their_own_vector_and_the_mean_of_their_items(gate):
     model = attached(gate=gate, score="dot")
-    queries, items = model.encode()
+    queries, items = vectors_of(model)
     assert_close(queries, slow(model, LISTS))
     assert_close(items, model.item_vectors.detach(), check_stride=False)
     assert items.size(0) == N_ITEMS  # nothing rankable for the padding
@@ -43,7 +44,7 @@ def test_users_are_their_own_vector_and_the_mean_of_their_items(gate):
 
 def test_long_histories_are_thinned_and_missing_places_are_not_counted():
     model = attached(n_history=2, score="dot")
-    assert_close(model.encode()[0], slow(model, [[1, 2], [2], [], [0, 3]]))
+    assert_close(vectors_of(model)[0], slow(model, [[1, 2], [2], [], [0, 3]]))
 
 
 def test_thinning_takes_even_steps():
@@ -57,25 +58,26 @@ def test_thinning_takes_even_steps():
 
 def test_a_batch_is_encoded_as_among_all():
     model, query = attached(), torch.tensor([3, 0, 2, 3])
-    queries, items, auxiliary = model.encode_batch(query, query, query)
-    assert_close((queries, items), model.encode(query))
+    queries, items, auxiliary = model.encode_batch(batch_of(query, torch.arange(query.numel()), query))
+    assert_close((queries, items), vectors_of(model, query))
     assert auxiliary is None
 
 
 def test_the_gradient_is_that_of_finite_differences():
     model, query = attached(score="dot"), torch.tensor([3, 0, 2])
+    batch = batch_of(query, torch.arange(3), query)
     names = [name for name, _ in model.named_parameters()]
 
     def step(*values):
-        return torch.func.functional_call(model, dict(zip(names, values, strict=True)), (query, query, query))[:2]
+        return torch.func.functional_call(model, dict(zip(names, values, strict=True)), (batch,))[:2]
 
     model.forward = model.encode_batch
     assert torch.autograd.gradcheck(step, tuple(value.detach().requires_grad_() for value in model.parameters()))
 
 
 def test_a_model_without_histories_says_what_to_do():
-    with pytest.raises(TopshelfError, match=r"SimpleX has no histories yet: call attach\(positives\)"):
-        SimpleX(2, 3).encode()
+    with pytest.raises(TopshelfError, match=r"SimpleX has no histories yet: call fit\(context\), or attach\(context\)"):
+        vectors_of(SimpleX(2, 3))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from topshelf import compiled, kernels
 from topshelf.errors import ConfigError, TrainingError
 from topshelf.models import SLIM, slim
 from topshelf.ragged import ragged_from_pairs
+from vectors import fit_to, vectors_of
 
 N_QUERIES, N_ITEMS = 60, 15
 CASES = pytest.mark.parametrize(("l1", "l2"), [(0.01, 1.0), (0.5, 1.0), (0.5, 20.0), (2.0, 5.0)])
@@ -27,13 +28,13 @@ def histories(seed=0, n_queries=N_QUERIES, n_items=N_ITEMS):
 def fitted(matrix, **settings):
     rows, items = matrix.nonzero()
     model = SLIM(*matrix.shape, **settings)
-    model.fit(ragged_from_pairs(torch.tensor(rows), torch.tensor(items), len(matrix)))
+    fit_to(model, ragged_from_pairs(torch.tensor(rows), torch.tensor(items), len(matrix)))
     return model
 
 
 def weights(model):
     """Row i, column j: what having item i says about item j."""
-    return model.encode()[1].T.double()
+    return vectors_of(model)[1].T.double()
 
 
 def by_loops(matrix, j, l1, l2, n_sweeps=2000):
@@ -54,7 +55,7 @@ def test_weights_are_those_of_slow_descent_by_loops(l1, l2):
     expected = np.stack([by_loops(matrix, j, l1, l2, 200) for j in range(8)], 1)
     model = fitted(matrix, l1=l1, l2=l2)
     assert_close(weights(model), torch.from_numpy(expected), rtol=0, atol=2e-5)
-    queries, items = model.encode()
+    queries, items = vectors_of(model)
     scores = (queries[torch.arange(40)] @ items.T).double()
     assert_close(scores, torch.from_numpy(matrix @ expected), rtol=0, atol=2e-4)
 
@@ -114,7 +115,7 @@ def test_an_item_gets_the_same_weights_alone_and_among_all():
     for j in range(N_ITEMS):
         kernels.elastic_net(np.array([j]), alone[j : j + 1], parts, **settings)
     assert np.array_equal(together, alone)
-    assert np.array_equal(together.astype(np.float32), fitted(histories(5), l1=0.5, l2=1.0).encode()[1].numpy())
+    assert np.array_equal(together.astype(np.float32), vectors_of(fitted(histories(5), l1=0.5, l2=1.0))[1].numpy())
 
 
 def test_where_too_many_are_active_for_a_matrix_of_their_own_descent_goes_on_over_all(monkeypatch):

@@ -12,6 +12,7 @@ from topshelf.errors import ConfigError
 from topshelf.losses import BPR, LOSSES, SLatK, SoftmaxLoss
 from topshelf.models import EASE, MF, MODELS
 from topshelf.negatives import Catalogue, InBatch, PerQuery, Shared
+from topshelf.queries import Context
 from topshelf.ragged import ragged_from_pairs
 from topshelf.registry import GIVEN
 from topshelf.training.build import build_loss, build_model, build_negatives, build_objective, resolve
@@ -97,7 +98,7 @@ def test_settings_reach_what_is_built():
     ],
 )
 def test_negatives_are_those_asked_for_or_those_that_fit_the_loss(settings, loss, kind, n):
-    found = build_negatives(make_config({"negatives": settings}), loss)
+    _, found = build_negatives(make_config({"negatives": settings}), loss)
     assert type(found) is kind
     assert getattr(found, "n", None) == n
 
@@ -111,10 +112,10 @@ def test_a_number_of_negatives_is_refused_where_nothing_is_drawn(kind):
 def test_the_objective_holds_what_the_config_says():
     resolved = config(negatives={"effective_n": 50}, train={"workspace_mib": 3})
     positives = ragged_from_pairs(torch.tensor([0, 1]), torch.tensor([1, 2]), 2)
-    objective = build_objective(resolved, build_model(resolved, 2, 4), positives)
-    assert objective.effective_n == 50
-    assert objective.workspace.budget == 3 * 2**20
-    assert objective.population.item_counts.tolist() == [0, 1, 1, 0]
+    objective = build_objective(resolved, build_model(resolved, 2, 4), Context(positives, 4))
+    assert objective.head.effective_n == 50
+    assert objective.head.workspace.budget == 3 * 2**20
+    assert objective.negatives.population.item_counts.tolist() == [0, 1, 1, 0]
     assert isinstance(objective.negatives, Catalogue)
 
 
@@ -149,4 +150,4 @@ def test_a_run_is_one_process_and_shares_no_state_with_others():
 def test_a_loss_that_needs_the_negatives_gets_as_many_as_it_prefers():
     for loss, n in (({"name": "bpr"}, 1), ({"name": "slatk", "distance": "sigmoid"}, 1000)):
         chosen = resolve(make_config({"loss": loss}))
-        assert build_negatives(chosen, build_loss(chosen, 3, 5, 7)).n == n
+        assert build_negatives(chosen, build_loss(chosen, 3, 5, 7))[1].n == n

@@ -11,8 +11,10 @@ from torch.testing import assert_close
 from topshelf.errors import TrainingError
 from topshelf.negatives import deal_negatives
 from topshelf.ragged import ragged_from_pairs
-from topshelf.thresholds import DRAWN, exact_thresholds
-from topshelf.training.thresholding import drawn_thresholds
+from topshelf.thresholds import exact_thresholds
+from topshelf.training.thresholding import ESTIMATORS, Sampled, drawn_thresholds
+
+DRAWN = [name for name, cls in ESTIMATORS.items() if issubclass(cls, Sampled)]
 
 
 def problem(n_queries=40, n_items=90, share=0.1, seed=0, dtype=torch.float32):

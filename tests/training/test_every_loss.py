@@ -10,6 +10,7 @@ from topshelf.config import assemble
 from topshelf.data import Dataset, Interactions, make_split
 from topshelf.losses import LOSSES
 from topshelf.training import fit
+from vectors import vectors_of
 
 N_BLOCKS, USERS, ITEMS = 4, 12, 10
 LEAST = torch.tensor(-1e9)
@@ -43,7 +44,7 @@ def test_it_finds_the_blocks(name, blocks):
     fitted = fit(assemble(loss=name, k=3, more=more), blocks, quiet=True)
     split = blocks.split
     with torch.no_grad():
-        queries, items = fitted.model.encode()
+        queries, items = vectors_of(fitted.model)
     scores = (queries @ items.T).index_put((split.train.ragged().owner(), split.train.ragged().indices), LEAST)
     block_of = [torch.tensor([int(name[1]) for name in ids.values]) for ids in (split.users, split.items)]
     found = block_of[1][scores.topk(3).indices]

@@ -10,7 +10,7 @@ from topshelf.data import Split, generate, make_split
 from topshelf.evaluation import ndcg
 from topshelf.ragged import merge
 from topshelf.training import phases as phases_module
-from topshelf.training.build import build_objective, resolve
+from topshelf.training.build import build_trainer, resolve
 from topshelf.training.phases import Phases
 
 
@@ -32,12 +32,12 @@ def spied(monkeypatch):
         validated.append((relevant, exclude, k))
         return ndcg(queries, items, relevant, exclude, k)
 
-    def spy_objective(config, model, positives):
-        trained.append(positives)
-        return build_objective(config, model, positives)
+    def spy_trainer(config, model, context, validate=None):
+        trained.append(context.histories)
+        return build_trainer(config, model, context, validate)
 
     monkeypatch.setattr(phases_module, "ndcg", spy_ndcg)
-    monkeypatch.setattr(phases_module, "build_objective", spy_objective)
+    monkeypatch.setattr(phases_module, "build_trainer", spy_trainer)
     return validated, trained
 
 

@@ -21,6 +21,7 @@ from topshelf.errors import CheckpointError, TopshelfWarning
 from topshelf.training import StoppedEarly, fit, load, resume
 from topshelf.training import phases as phases_module
 from topshelf.training.folder import RunFolder
+from vectors import vectors_of
 
 COMMAND = [sys.executable, "-c", "from topshelf.cli import main; main()", "train"]
 SMALL = {"k": 5, "train": {"epochs": 6, "batch_size": 32, "validate_every": 2, "checkpoint_seconds": 0.0}}
@@ -109,8 +110,8 @@ def test_a_run_stopped_in_its_refit_is_loaded_as_it_was_before(tmp_path, dataset
     monkeypatch.undo()
     assert RunFolder(tmp_path / "run").load_checkpoint()["phase"] == "refit"
     with pytest.warns(TopshelfWarning, match="is not finished: its model is the best so far"):
-        kept = load(tmp_path / "run").model.encode()
-    first_phase = fit(config, dataset).model.encode()
+        kept = vectors_of(load(tmp_path / "run").model)
+    first_phase = vectors_of(fit(config, dataset).model)
     assert_close(kept, first_phase, rtol=0, atol=0)
 
 
@@ -134,7 +135,7 @@ def test_a_run_killed_before_its_numbers_were_written_is_loaded_with_all_that_it
     rows = torch.arange(dataset.split.n_users)
     with pytest.warns(TopshelfWarning, match="is not finished"):
         loaded = load(tmp_path / "run").model
-    for kept, expected in zip(loaded.encode(rows), done.model.encode(rows), strict=True):
+    for kept, expected in zip(vectors_of(loaded, rows), vectors_of(done.model, rows), strict=True):
         assert_close(kept, expected, rtol=0, atol=0)
 
 

@@ -8,17 +8,27 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from topshelf.config import ThresholdSettings
+from topshelf.config import make_config
 from topshelf.losses import SLatK
 from topshelf.models import MF
 from topshelf.negatives import Catalogue
+from topshelf.queries import Context, QuerySet
 from topshelf.ragged import ragged_from_pairs
-from topshelf.thresholds import EVERY_FEW_EPOCHS, EVERY_STEP
 from topshelf.training.batches import Batches, stream
-from topshelf.training.objective import Objective
-from topshelf.training.thresholding import ThresholdSchedule
+from topshelf.training.build import build_estimator
+from topshelf.training.objective import CatalogueObjective
+from topshelf.training.thresholding import ESTIMATORS, ThresholdHook
+from vectors import vectors_of
 
 N_QUERIES, N_ITEMS, K = 25, 60, 5
+EVERY_FEW_EPOCHS = [name for name, cls in ESTIMATORS.items() if cls.updates == "epochs"]
+EVERY_STEP = [name for name, cls in ESTIMATORS.items() if cls.updates == "steps"]
+
+
+def hook_of(loss, positives, **settings):
+    config = make_config({"threshold": settings})
+    queries = QuerySet.known(len(positives))
+    return ThresholdHook(loss, build_estimator(config), queries, positives, every=config.threshold.every)
 
 
 class Problem:
@@ -33,11 +43,10 @@ class Problem:
         rows, items = taken.nonzero().T
         self.positives = ragged_from_pairs(rows, items, N_QUERIES)
         self.loss = SLatK(N_QUERIES, k=K)
-        settings = ThresholdSettings(estimator=estimator, **settings)
-        self.schedule = ThresholdSchedule(self.loss, settings, self.positives, N_ITEMS)
+        self.hook = hook_of(self.loss, self.positives, estimator=estimator, **settings)
 
     def scores(self):
-        queries, items = self.model.encode()
+        queries, items = vectors_of(self.model)
         return (queries @ items.T).detach()
 
     def exact(self):
@@ -47,20 +56,20 @@ class Problem:
         return Batches(self.positives, N_ITEMS, order=order, size=size).epoch(stream(epoch))
 
     def step(self, batch, seed=0):
-        objective = Objective(self.model, self.loss, Catalogue(), self.positives)
-        self.schedule.after_step(batch, objective(batch, stream(seed))[1], stream(seed, 1))
+        objective = CatalogueObjective(self.model, self.loss, Catalogue(), Context(self.positives, N_ITEMS))
+        self.hook.after_step(batch, objective(batch, stream(seed))[1], stream(seed, 1))
 
 
 def test_exact_thresholds_are_the_kth_best_of_the_sorted_scores():
     problem = Problem(every=1)
-    problem.schedule.before_epoch(1, problem.model, stream(0))
+    problem.hook.begin_epoch(1, problem.model, stream(0))
     assert_close(problem.loss.threshold, problem.exact())
 
 
 @pytest.mark.parametrize("n", [1, 20, 2000])
 def test_sampled_thresholds_are_never_above_the_exact_ones(n):
     problem = Problem("sampled", every=1, n=n)
-    problem.schedule.before_epoch(1, problem.model, stream(0))
+    problem.hook.begin_epoch(1, problem.model, stream(0))
     ranked = Batches(problem.positives, N_ITEMS, order="query", size=1).queries
     assert (problem.loss.threshold[ranked] <= problem.exact()[ranked] + 1e-6).all()
     if n == 2000:  # every item is drawn, many of them twice
@@ -70,7 +79,7 @@ def test_sampled_thresholds_are_never_above_the_exact_ones(n):
 
 def test_an_iid_threshold_of_a_large_sample_is_near_the_exact_one():
     problem = Problem("iid", every=1, n=20_000)
-    problem.schedule.before_epoch(1, problem.model, stream(0))
+    problem.hook.begin_epoch(1, problem.model, stream(0))
     # In ranks: the K-th best, give or take one.
     rank = (problem.scores()[:-1] > problem.loss.threshold[:-1].unsqueeze(1)).sum(1)
     assert ((rank >= K - 1) & (rank <= K + 1)).all()
@@ -91,11 +100,11 @@ def test_an_estimate_from_a_sample_costs_less_than_the_exact_thresholds(estimato
     positives, loss = ragged_from_pairs(owner, items, n_queries), SLatK(n_queries, k=20)
 
     def seconds(name):
-        schedule = ThresholdSchedule(loss, ThresholdSettings(estimator=name, every=1), positives, n_items)
+        hook = hook_of(loss, positives, estimator=name, every=1)
         found = []
         for _ in range(4):  # the first one compiles
             started = time.process_time()
-            schedule.before_epoch(1, model, stream(0))
+            hook.begin_epoch(1, model, stream(0))
             found.append(time.process_time() - started)
         return min(found[1:])
 
@@ -113,7 +122,7 @@ def test_thresholds_are_refreshed_only_in_epochs_divisible_by_every(estimator):
     moved = []
     for epoch in range(1, 8):
         problem.loss.threshold.fill_(9.0)
-        problem.schedule.before_epoch(epoch, problem.model, stream(epoch))
+        problem.hook.begin_epoch(epoch, problem.model, stream(epoch))
         moved.append(bool((problem.loss.threshold != 9.0).any()))
         before = problem.loss.threshold.clone()
         problem.step(next(iter(problem.batches(10))))
@@ -126,7 +135,7 @@ def test_thresholds_are_refreshed_only_in_epochs_divisible_by_every(estimator):
 def test_only_the_queries_of_the_batch_move_at_a_step(estimator, order):
     problem = Problem(estimator, n=30)
     problem.loss.threshold.fill_(0.9)
-    problem.schedule.before_epoch(1, problem.model, stream(0))
+    problem.hook.begin_epoch(1, problem.model, stream(0))
     assert (problem.loss.threshold == 0.9).all()
     batch = next(iter(problem.batches(7, order)))
     problem.step(batch)
@@ -173,7 +182,7 @@ def test_regression_thresholds_approach_the_exact_ones_on_frozen_vectors():
 @pytest.mark.parametrize("estimator", [*EVERY_FEW_EPOCHS, *EVERY_STEP])
 def test_thresholds_carry_no_gradient(estimator):
     problem = Problem(estimator, every=1, n=10)
-    problem.schedule.before_epoch(1, problem.model, stream(0))
+    problem.hook.begin_epoch(1, problem.model, stream(0))
     problem.step(next(iter(problem.batches(9))))
     assert not problem.loss.threshold.requires_grad
     assert problem.loss.threshold.isfinite().all()

@@ -6,8 +6,8 @@ from torch.testing import assert_close
 
 from topshelf.config import make_config
 from topshelf.data import generate, make_split
-from topshelf.training.build import build_model, build_objective, resolve
-from topshelf.training.trainer import Trainer
+from topshelf.queries import Context
+from topshelf.training.build import build_model, build_trainer, resolve
 
 
 def trainer(scores, **train):
@@ -22,10 +22,7 @@ def trainer(scores, **train):
         seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
         return scores[len(seen) - 1]
 
-    objective = build_objective(config, model, positives)
-    return Trainer(
-        objective, positives, config.train, threshold=config.threshold, seed=0, validate=validate if scores else None
-    ), seen
+    return build_trainer(config, model, Context(positives, 25), validate if scores else None), seen
 
 
 @pytest.mark.parametrize(
