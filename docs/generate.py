@@ -147,14 +147,23 @@ def _cell(text: str) -> str:
 
 
 def _entry(name: str, cls: type[Any], *, is_graded: bool) -> list[str]:
-    function, text = cls.formula.__name__, documentation(cls.documented())
-    lines = [markdown(summary(text)) + "\n", f"`topshelf.losses.{cls.__name__}`, `topshelf.losses.{function}`.\n"]
+    text = documentation(cls.documented())
+    lines = [markdown(summary(text)) + "\n", f"- {_signature(cls)}\n- {_signature(cls.formula)}\n"]
     lines += _body(text)
     lines[-1:] = [*_about_module(cls), ""]
     lines += [*_arguments(cls, cls.ranges, "loss"), ""]
     if not is_graded:
         lines += [_in_a_run(name, cls), ""]
     return lines
+
+
+def _signature(called: Any) -> str:
+    """The call of a class or function of the losses, without types."""
+    signature = inspect.signature(called)
+    plain = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    return (
+        f"`topshelf.losses.{called.__name__}{signature.replace(parameters=plain, return_annotation=signature.empty)}`"
+    )
 
 
 def _in_a_run(name: str, cls: type[Any]) -> str:

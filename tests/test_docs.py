@@ -44,7 +44,9 @@ def test_the_generated_pages_are_what_the_code_says(generate, name):
 def test_every_loss_has_an_entry_with_its_formula_and_its_sections(generate):
     entries = generate.reference_page().split("\n### ")[1:]
     assert [entry.splitlines()[0] for entry in entries] == [*LOSSES, *(f"{name} (graded)" for name in LISTWISE)]
-    for entry in entries:
+    for entry, cls in zip(entries, [*LOSSES.values(), *LISTWISE.values()], strict=True):
+        assert f"\n- `topshelf.losses.{cls.__name__}(" in entry
+        assert f"\n- `topshelf.losses.{cls.formula.__name__}(" in entry
         assert "\n```math\n" in entry
         for section in ("Shapes", "Use when", "Cost", "Paper", "Relations"):
             assert entry.count(f"\n- **{section}:** ") == 1, entry[:40]

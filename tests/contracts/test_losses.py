@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from topshelf.config import RunConfig
 from topshelf.errors import ConfigError
-from topshelf.losses import LISTWISE, LOSSES
+from topshelf.losses import LISTWISE, LOSSES, Loss
 from topshelf.losses.base import Extras
 
 EVERY = pytest.mark.parametrize("name", LOSSES)
@@ -100,7 +100,7 @@ def temperatures(name, tau):
 
 
 @EVERY
-def test_it_is_documented_in_the_house_form(name):
+def test_it_is_documented_in_the_fixed_form(name):
     text = inspect.getdoc(LOSSES[name].documented())
     summary = text.split("\n\n")[0]
     assert summary.endswith(".")
@@ -476,3 +476,36 @@ def test_it_compiles_without_a_graph_break(name):
     plain, compiled = make(name), torch.compile(make(name), fullgraph=True, backend="aot_eager")
     assert_close(given.run(compiled), given.run(plain))
     torch._dynamo.reset()
+
+
+def hinge_loss(positive, negative, owner=None, *, margin, mask=None):
+    """A user's own formula; it asks for some of a call's arguments and for a setting."""
+    owner = torch.arange(len(positive)) if owner is None else owner
+    over = (negative[owner] - positive.unsqueeze(1) + margin).clamp(min=0)
+    return (over if mask is None else over.masked_fill(mask[owner], 0.0)).sum(1)
+
+
+class Hinge(Loss):
+    formula = staticmethod(hinge_loss)
+
+    def __init__(self, *, margin: float = 0.5, reduction="mean") -> None:
+        super().__init__(reduction)
+        self.margin = margin
+
+
+class Doubled(Hinge):
+    """Twice the hinge.
+
+    Use when: a class documents itself.
+    """
+
+    def each(self, positive, negative, owner, extras):
+        return 2 * super().each(positive, negative, owner, extras)
+
+
+def test_a_user_defined_loss_is_a_formula_and_its_settings():
+    given = case().but(mask=torch.rand(4, 5, generator=torch.Generator().manual_seed(1)) < 0.5)
+    expected = hinge_loss(given.positive, given.negative, given.owner, margin=0.2, mask=given.mask)
+    assert torch.equal(given.run(Hinge(margin=0.2, reduction="none")), expected)
+    assert torch.equal(given.run(Doubled(margin=0.2, reduction="none")), 2 * expected)
+    assert (Hinge.documented(), Doubled.documented()) == (hinge_loss, Doubled)

@@ -24,7 +24,7 @@ from topshelf.losses.base import (
     zero_unless,
 )
 
-# Only directions enter the hardness; the length says how far a step of adversary_rate turns a vector.
+# Only directions enter the hardness; the length decides how far a step of adversary_rate turns a vector.
 _START_DEVIATION = 0.1
 
 
@@ -43,11 +43,11 @@ def advinfonce_loss(
 
     .. math:: \log\Bigl(1 + w \sum_j N p_j \, e^{(s_j - s_i)/\tau}\Bigr), \qquad p = \operatorname{softmax}_j(h_j)
 
-    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; hardness h_j (Q, N), log
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query per positive; hardness h_j (Q, N), log
         of each negative's probability p_j, up to a constant of each query; negative_weight w; mask (Q, N), True where a
         negative does not count, neither in N nor in p; log_q (N,) or (Q, N), 0 for a uniform draw, else each negative
         stands for 1/q in every sum, N included; returns (P,), unreduced. A positive without negatives costs 0.
-    Use when: the softmax loss is wanted with the distributional robustness made explicit and learned.
+    Use when: the softmax loss is needed with its distributional robustness made explicit and learned.
     Cost: O(QN + P), and O(QNd) for the module's hardness.
     Paper: Zhang et al., Empowering collaborative filtering with principled adversarial contrastive loss, NeurIPS 2023;
         the released code is this formula with plain exponentials, which overflow at small tau.
@@ -65,14 +65,14 @@ def advinfonce_loss(
 
 
 class AdvInfoNCE(Loss):
-    """Module form of :func:`advinfonce_loss`; it owns the adversary and makes it ascend.
+    """Module form of :func:`advinfonce_loss`; it owns the adversary, which maximises the loss.
 
-    The adversary is a vector a of each query and item; the hardness of a negative is cos(a_u, a_j). In every
-    ``every``-th epoch only the adversary moves, at ``adversary_rate``, in the others only the model
-    (``begin_epoch``): what stands still gets no gradient at all. In a loop that never calls ``begin_epoch`` both
-    move at every step. In evaluation mode it is always the model's turn. The vectors start at random directions, as in
-    the original, so p starts near uniform: cosines spread by 1 / sqrt(adversary_dim), 0.125. (From equal vectors the
-    adversary could not start.)
+    The adversary is a vector a per query and per item; the hardness of a negative is cos(a_u, a_j). In every
+    ``every``-th epoch only the adversary is trained, at ``adversary_rate``, in the others only the model
+    (``begin_epoch``); the other one gets no gradient at all. In a loop that never calls ``begin_epoch`` both are
+    trained at every step. In evaluation mode only the model gets gradients. The vectors start in random directions, as
+    in the original, so p starts near uniform: cosines spread by 1 / sqrt(adversary_dim), 0.125. (Equal vectors would
+    have no gradient.)
     """
 
     formula = staticmethod(advinfonce_loss)
@@ -95,7 +95,7 @@ class AdvInfoNCE(Loss):
         self.tau = positive_number("tau", tau)
         self.negative_weight = positive_number("negative_weight", negative_weight)
         self.adversary_rate = positive_number("adversary_rate", adversary_rate)
-        self.every = at_least("every", every, 2)  # at 1 the model would never move
+        self.every = at_least("every", every, 2)  # at 1 the model would never be trained
         self.turn: Literal["both", "adversary", "model"] = "both"
         dim = at_least("adversary_dim", adversary_dim, 1)
         self.query_adversary = nn.Parameter(torch.randn(at_least("n_queries", n_queries, 0), dim) * _START_DEVIATION)

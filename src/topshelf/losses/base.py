@@ -94,7 +94,7 @@ class ModuleForm:
     @classmethod
     def documented(cls) -> object:
         """What has the documentation: the class, where its docstring says when to use it, else the formula."""
-        return cls if "Use when:" in (cls.__doc__ or "") else cls.formula
+        return cls if "Use when:" in (cls.__doc__ or "") else getattr(cls, "formula", cls)
 
     def call_formula(self, **given: Any) -> Tensor:
         """The formula, with each of its arguments from ``given`` or else from the module's attribute of that name."""
@@ -271,7 +271,7 @@ def sampled_log_partition(negative: Tensor, tau: float, mask: Tensor | None, log
 def log_sum_exp(logits: Tensor) -> Tensor:
     """Log-sum-exp over the last axis, (Q, N) to (Q,), with no NaN in the gradient of a row that is all -inf."""
     if logits.size(-1) == 0:
-        return logits.sum(-1) - math.inf  # differentiable, as the other way out
+        return logits.sum(-1) - math.inf  # differentiable, as below
     # A row of -inf has no gradient; zeros keep its backward pass free of NaN.
     empty = (logits == -math.inf).all(-1)
     total = logits.masked_fill(empty.unsqueeze(-1), 0.0).logsumexp(-1)

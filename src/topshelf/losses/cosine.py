@@ -21,7 +21,7 @@ from topshelf.losses.base import (
     zero_unless,
 )
 
-_BLOCK = 2**21  # pairs looked at in one piece: 8 MiB of float32, about what a processor's cache holds
+_BLOCK = 2**21  # pairs per block: 8 MiB of float32, about the size of a processor's cache
 
 
 def ccl_loss(
@@ -38,15 +38,15 @@ def ccl_loss(
 
     .. math:: (1 - s_i) + w \operatorname{mean}_j \max(0, s_j - m)
 
-    Shapes: positive s_i (P,), cosines; negative s_j (Q, N), cosines; owner (P,), default one query a positive; mask
+    Shapes: positive s_i (P,), cosines; negative s_j (Q, N), cosines; owner (P,), default one query per positive; mask
         (Q, N), True where a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw, else the mean is
         weighted by 1/q; returns (P,), unreduced. A positive without negatives costs 0, its own term included.
-    Settings: ``margin`` m, from which a negative is left alone; ``weight`` w of the negatives, large where most of
+    Settings: ``margin`` m, below which a negative has no gradient; ``weight`` w of the negatives, large where most of
         them are below the margin.
-    Use when: most negatives are easy and only those that come near a positive should move.   Cost: O(QN + P).
+    Use when: most negatives are easy and only those close to the query should be pushed.   Cost: O(QN + P).
     Paper: Mao et al., SimpleX: a simple and strong baseline for collaborative filtering, CIKM 2021. The ranges here
-        are ours, round the settings that are in use.
-    Relations: linear where ``softmax_loss`` is exponential; the margin is its temperature's part.
+        are ours, around the settings that are in use.
+    Relations: linear where ``softmax_loss`` is exponential; the margin has the role of the temperature.
     """
     owner = owners(positive, negative.size(0), owner)
     weights = negative_weights(negative, mask, log_q)
@@ -81,19 +81,19 @@ def directau_loss(
     .. math:: \lVert q - v_i \rVert^2 + \frac{\gamma}{2} \bigl( u(\{q\}) + u(\{v\}) \bigr), \qquad
               u(X) = \log \operatorname{mean}_{x, y \in X} e^{-2 \lVert x - y \rVert^2}
 
-    Shapes: positive s_i (P,), cosines: the first term is 2 - 2 s_i; owner (P,), default one query a positive;
-        query_vector q (Q, d) and item_vector v (P, d), brought to length one here; query (Q,), index of each query,
-        default all different; returns (P,), unreduced, of which every one carries the batch's uniformity, so the mean
+    Shapes: positive s_i (P,), cosines: the first term is 2 - 2 s_i; owner (P,), default one query per positive;
+        query_vector q (Q, d) and item_vector v (P, d), normalised here; query (Q,), index of each query,
+        default all different; returns (P,), unreduced, each with the batch's uniformity in it, so that their mean
         is the loss. Masks and corrections of negatives do not apply.
-    Settings: ``gamma`` γ, the weight of uniformity: more of it spreads the vectors further apart. Of 0.2,
-        0.5, 1 and 5 the default did best on the validation part of MovieLens-100K.
-    Use when: negatives are a nuisance: batches of some thousand pairs take their place.
-    Cost: O((Q² + D²) d) for D different items, in blocks of 8 MiB; not the mean of its parts, so the batch is taken
-        whole.
+    Settings: ``gamma`` γ, the weight of uniformity: a larger one spreads the vectors further apart. Of 0.2,
+        0.5, 1 and 5 the default was best on the validation part of MovieLens-100K.
+    Use when: no negatives are to be drawn; needs batches of some thousand pairs.
+    Cost: O((Q² + D²) d) for D different items, in blocks of 8 MiB; the batch cannot be cut
+        into parts.
     Paper: Wang et al., Towards representation alignment and uniformity in collaborative filtering, KDD 2022.
     Relations: ``softmax_loss`` in the limit of many negatives pulls and spreads too. A query counts once for each of
-        its positives, as in a batch of pairs, but is never compared with itself: here all its positives may be in one
-        batch, which would fill the mean with ones. Items that come twice are compared, as in the paper.
+        its positives, as in a batch of pairs, but is never compared with itself: all its positives may be in one batch,
+        and the mean would be full of ones. Items that occur twice are compared, as in the paper.
     """
     owner = owners(positive, query_vector.size(0), owner)
     counts = torch.bincount(owner, minlength=query_vector.size(0))
@@ -105,15 +105,14 @@ def directau_loss(
 def uniformity(vectors: Tensor) -> Tensor:
     r"""Log of the mean of :math:`e^{-2 \lVert x - y \rVert^2}` over all pairs of rows (R, d), a number; 0 without any.
 
-    The vectors may have any length. Equal rows, such as those of one item, are gathered first: they cost nothing.
+    The vectors may have any length. Equal rows, such as those of one item, are merged first and cost nothing.
     """
     unit = F.normalize(widened(vectors), dim=-1)
     rows, place, counts = _different_rows(unit.detach())
     weights = counts.to(unit.dtype)
     total, gradient = _kernel_sum(rows, torch.arange(rows.size(0), device=rows.device), weights)
-    total = total + weights @ (
-        weights - 1
-    )  # pairs of equal rows, whose gradient is along themselves: lost to the length
+    # Pairs of equal rows. Their gradient is along the rows, and normalisation removes it.
+    total = total + weights @ (weights - 1)
     mass = unit.new_tensor(unit.size(0) * (unit.size(0) - 1))
     return _log_mean(unit, total, (gradient / weights.unsqueeze(1))[place], mass)
 
@@ -132,8 +131,8 @@ def _log_mean(unit: Tensor, total: Tensor, gradient: Tensor, mass: Tensor) -> Te
 
 
 def _different_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The different rows (U, d), the place of each row among them (R,), and how often each comes (U,)."""
-    if torch.compiler.is_compiling():  # a compiled graph has no sizes that the values decide
+    """The different rows (U, d), the place of each row among them (R,), and how often each occurs (U,)."""
+    if torch.compiler.is_compiling():  # a compiled graph has no sizes that depend on values
         each = torch.arange(rows.size(0), device=rows.device)
         return rows, each, torch.ones_like(each)
     return torch.unique(rows, dim=0, return_inverse=True, return_counts=True)  # type: ignore[no-any-return]
@@ -142,7 +141,7 @@ def _different_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _kernel_sum(unit: Tensor, identity: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Sum of w_r w_s exp(4 x_r·x_s - 4) over rows of different identity, and its gradient (R, d).
 
-    Block by block with the gradient taken on the way, so that nothing of the size of the pairs is ever kept.
+    Block by block, each with its gradient, so that nothing of the size of all pairs is kept.
     """
     total, gradients = unit.new_zeros(()), [unit[:0]]
     scaled, weighted = 4 * unit, weights.unsqueeze(1) * unit
@@ -156,7 +155,7 @@ def _kernel_sum(unit: Tensor, identity: Tensor, weights: Tensor) -> tuple[Tensor
 
 
 def _of_same(identity: Tensor, weights: Tensor) -> Tensor:
-    """How much the rows of each row's identity weigh together, (R,)."""
+    """The total weight of the rows of each row's identity, (R,)."""
     ordered, order = identity.sort()
     before = F.pad(weights[order].cumsum(0), (1, 0))
     return before[torch.searchsorted(ordered, identity, right=True)] - before[torch.searchsorted(ordered, identity)]

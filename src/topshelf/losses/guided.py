@@ -1,4 +1,4 @@
-"""GuidedRec: binary cross-entropy guided by a network that has learned what DCG is."""
+"""GuidedRec: binary cross-entropy guided by a network that learns to predict DCG."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from topshelf.losses.base import (
 
 
 class Surrogate(nn.Module):
-    """Predicts the DCG of a list with one positive; blind to the order of its negatives, for any number of them."""
+    """Predicts the DCG of a list with one positive and any number of negatives, in any order."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -33,18 +33,18 @@ class Surrogate(nn.Module):
         self.out = nn.Linear(hidden, 1)
 
     def forward(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
-        """Positive (P,), its negatives (P, N), both in [0, 1], and what each counts (P, N) to a DCG in (0, 1), (P,)."""
+        """Positive (P,), its negatives (P, N), both in [0, 1], and their weights (P, N) to a DCG in (0, 1), (P,)."""
         pairs = torch.stack([positive.unsqueeze(1).expand_as(negative), negative], -1)  # (P, N, 2)
         # Scores sit close to 1/2: cosines are in [-1, 1], so their sigmoids in [0.27, 0.73].
         seen = F.silu(self.pair(8 * pairs - 4)) * weights.unsqueeze(-1)
         total = weights.sum(1, keepdim=True)  # (P, 1)
         pooled = seen.sum(1) / torch.where(total > 0, total, torch.ones_like(total))  # (P, hidden)
-        worst = 1 / torch.log2(2 + total)  # the DCG of the last place: how long the list is
+        worst = 1 / torch.log2(2 + total)  # the DCG of the last place, which encodes the length of the list
         predicted: Tensor = self.out(F.silu(self.pooled(torch.cat([pooled, worst], 1))))
         return torch.sigmoid(predicted).squeeze(1)
 
     def frozen(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
-        """The same prediction, from which the network itself learns nothing."""
+        """The same prediction, without a gradient to the network."""
         parameters = {name: value.detach() for name, value in self.named_parameters()}
         predicted: Tensor = functional_call(self, parameters, (positive, negative, weights))
         return predicted
@@ -66,17 +66,17 @@ def guidedrec_loss(
     .. math:: -\log y_i - \operatorname{mean}_j \log(1 - y_j) - \lambda f(y_i, \{y_j\})
               + \bigl(f(\bar y_i, \{\bar y_j\}) - 1/\log_2(1 + \pi_i)\bigr)^2, \qquad y = \frac{1}{1 + e^{-s/\tau}}
 
-    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; surrogate f, the network;
-        guidance λ; π_i is the place of the positive among itself and its negatives; mask (Q, N), True where a negative
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query per positive; surrogate f, a network;
+        guidance λ; π_i is the rank of the positive among itself and its negatives; mask (Q, N), True where a negative
         does not count; log_q (N,) or (Q, N), 0 for a uniform draw, else a negative counts 1/q in means and in π;
         returns (P,), unreduced. A positive without negatives costs 0.
-    Gradients: not the derivative of the value. The first f moves the scores alone, its network held still; the second,
-        on scores held still (barred), moves the network alone.
-    Use when: a learned surrogate of DCG is to be compared.   Cost: O(PNh), h the network's width; keep N small.
+    Gradients: not the derivative of the value. The first f has a gradient by the scores only, the second, on detached
+        scores (barred), by the network only.
+    Use when: a learned surrogate of DCG is needed for comparison.   Cost: O(PNh), h the network's width; keep N small.
     Paper: Rashed et al., A guided learning approach for item recommendation via surrogate loss learning, SIGIR 2021.
-        The code released with the SL@K paper takes three steps of the optimizers a batch (cross-entropy, fit, guidance)
-        and weighs the positive by its 9 negatives; this is one step, with their mean: the same up to the factor 9.
-        A run draws those 9 when nobody says ``negatives.n``. The SL@K paper's appendix D.4 names 1000 (MovieLens: 200)
+        The code released with the SL@K paper takes three optimizer steps per batch (cross-entropy, fit, guidance) and
+        weights the positive by its 9 negatives; this is one step, with their mean: the same up to the factor 9.
+        By default a run draws those 9 (``negatives.n``). The SL@K paper's appendix D.4 names 1000 (MovieLens: 200)
         for every loss that samples; that costs O(PNh) with N = 1000.
     Relations: guidance 0 is binary cross-entropy.
     """
@@ -95,7 +95,7 @@ def guidedrec_loss(
 class GuidedRec(Loss):
     """Module form of :func:`guidedrec_loss`; it owns the network, ``hidden`` wide, learning at ``surrogate_rate``.
 
-    The rate goes with the number of steps: 0.001 for the paper's thousands of batches of pairs, 0.01 (shipped) for the
+    The rate depends on the number of steps: 0.001 for the paper's thousands of batches of pairs, 0.01 (shipped) for the
     few of query order, where at 0.001 guidance gains nothing in 20 epochs of MovieLens-100K.
     """
 

@@ -94,8 +94,8 @@ def lambdarank_loss(
         query per positive; query (Q,), rows of the same query are ranked with each other's positives; mask (Q, N), True
         where a negative does not count, nor in the ranks; log_q (N,) or (Q, N), 0 for a uniform draw, else the sum,
         not the ranks, is weighted by 1/q; returns (P,), unreduced. A positive without negatives costs 0.
-    Settings: ``n_items`` \|I\|, default none: the negatives are then a uniform sample, and ranks are scaled up to the
-        catalogue (``LambdaRankS``).
+    Settings: with ``n_items`` \|I\| the negatives are a uniform sample, and ranks are scaled up to the catalogue
+        (``LambdaRankS``); default none, for exact ranks.
     Use when: a classic of learning to rank is needed as a baseline.   Cost: O(PN + QN log N); no gradient of ranks.
     Paper: Burges et al., Learning to rank with nonsmooth cost functions, NIPS 2006. The SL@K authors' code draws one
         negative per positive; here the sum runs over all that are given.

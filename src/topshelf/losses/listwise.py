@@ -1,10 +1,10 @@
 """Losses of graded lists, and what they share: ListNet, ListMLE, RankNet.
 
 A batch holds Q queries with a list of L places each: ``scores (Q, L)``, ``relevance (Q, L)``, finite grades of at least
-0, and ``mask (Q, L)``, True where a place is padding. No relevance may be negative: its gain would be, and no loss here
-is meant for that; it is not looked for, which would make a GPU wait. Grades may be as large as they like: gains are
-taken over that of the list's best, so that 2^y never overflows. A query whose places are all of one relevance (no
-positive at all, a single place, nothing but padding) says nothing about order: with every listwise loss it costs 0.
+0, and ``mask (Q, L)``, True where a place is padding. No relevance may be negative, because its gain would be; this is
+not checked, which would make a GPU wait. Grades may be of any size: gains are divided by that of the list's best, so
+that 2^y never overflows. A query whose places all have one relevance (no positive, a single place, only padding) says
+nothing about order: with every listwise loss it costs 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class ListwiseLoss(ModuleForm, nn.Module):
         if scores.dim() != 2:
             raise ConfigError(f"scores must be (Q, L), a list of each query, got {tuple(scores.shape)}")
         if not scores.is_floating_point():
-            raise ConfigError(f"scores must be of floating-point numbers, got {scores.dtype}; convert them by .float()")
+            raise ConfigError(
+                f"scores must be of floating-point numbers, got {scores.dtype}; convert them with .float()"
+            )
         for name, value in (("relevance", relevance), ("mask", mask)):
             if value is not None and value.shape != scores.shape:
                 raise ConfigError(f"{name} must be {tuple(scores.shape)} as scores is, got {tuple(value.shape)}")
@@ -59,7 +61,7 @@ class ListwiseLoss(ModuleForm, nn.Module):
 
 
 class Lists(NamedTuple):
-    """What every listwise loss starts from; scores and relevance are 0 at padding."""
+    """The input of every listwise loss; scores and relevance are 0 at padding."""
 
     scores: Tensor  # (Q, L)
     relevance: Tensor  # (Q, L), in the dtype of scores
@@ -68,7 +70,7 @@ class Lists(NamedTuple):
 
 
 def lists_of(scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Lists:
-    """Half precision widened, padding blanked, and lists of no place at all given one of padding."""
+    """Half precision widened, padding set to 0, and lists without places given one of padding."""
     scores = widened(scores)
     real = torch.ones_like(scores, dtype=torch.bool) if mask is None else ~mask
     relevance = relevance.detach().to(scores.dtype)
@@ -80,7 +82,7 @@ def lists_of(scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Lists:
 
 
 def gains_of(relevance: Tensor) -> Tensor:
-    """What a place of each relevance is worth, 2^y - 1, over 2^m, (Q, L); m is the list's highest, rounded down.
+    """The gain of each place, 2^y - 1, over 2^m, (Q, L); m is the list's highest relevance, rounded down.
 
     The factor is a power of two, which costs no digits; it keeps high grades from overflowing, and every loss here
     divides by a sum of gains.
@@ -121,7 +123,7 @@ def listnet_loss(scores: Tensor, relevance: Tensor, mask: Tensor | None = None, 
     Shapes: scores s (Q, L); relevance y (Q, L); mask (Q, L), True where a place is padding; returns (Q,), unreduced.
         A query of one relevance throughout costs 0.
     Settings: ``tau`` τ, the temperature of the scores (1 in the publication).
-    Use when: grades are few and close together, and a smooth convex loss is wanted.   Cost: O(QL).
+    Use when: grades are few and close together, and a smooth convex loss is needed.   Cost: O(QL).
     Paper: Cao et al., Learning to rank: from pairwise approach to listwise approach, ICML 2007 (the top-one form).
     Relations: ``listwise_softmax_loss`` has shares of the gains 2^y - 1 in place of the softmax of relevance.
     """
@@ -150,7 +152,7 @@ def listmle_loss(
     Shapes: scores s (Q, L); relevance y (Q, L); mask (Q, L), True where a place is padding; returns (Q,), unreduced.
         A query of one relevance throughout costs 0.
     Settings: ``tau`` τ, the temperature (1 in the publication); ``ties``, what is left to draw from, R_i, when
-        relevances are equal (the publication supposes a complete order). "together": all places that are no more
+        relevances are equal (the publication assumes a complete order). "together": all places that are no more
         relevant than i (Breslow's rule for ties in Plackett-Luce models), whatever the order of the places; "place":
         the same less the equally relevant at earlier places, so that the order of the places matters.
     Use when: relevance is close to a complete order.   Cost: O(QL²).
@@ -188,9 +190,9 @@ def ranknet_loss(scores: Tensor, relevance: Tensor, mask: Tensor | None = None, 
         A query of one relevance throughout costs 0. The publication sums over pairs; the mean keeps a long list from
         outweighing a short one.
     Settings: ``tau`` τ, one over the publication's slope σ.
-    Use when: a simple baseline is wanted; all wrong pairs count alike, wherever they stand.   Cost: O(QL²).
+    Use when: a simple baseline is needed; all wrong pairs count alike, whatever their ranks.   Cost: O(QL²).
     Paper: Burges et al., Learning to rank using gradient descent, ICML 2005.
-    Relations: ``listwise_lambdarank_loss`` weighs the same pairs; with one positive it is ``bpr_loss``.
+    Relations: ``listwise_lambdarank_loss`` weights the same pairs; with one positive it is ``bpr_loss``.
     """
     lists = lists_of(scores, relevance, mask)
     pairs = ordered_pairs(lists.relevance, lists.real)

@@ -1,7 +1,7 @@
 """Losses of graded lists made from NDCG: LambdaRank, LambdaLoss@K, ApproxNDCG, NeuralNDCG.
 
 The gain of a place of relevance y is 2^y - 1, its discount at rank r is 1 / log2(r + 1). Ranks carry no gradient.
-Equal scores are ranked with the less relevant first: the worst that could happen, and no matter of the order of places.
+Equal scores are ranked with the less relevant first: the worst case, and independent of the order of places.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from topshelf.losses.listwise import (
 Form = Literal["original", "paper"]
 FORMS = ("original", "paper")
 
-# Keeps a column that got no mass at all, at extreme scores, from being divided by 0.
+# Keeps a column without any mass, at extreme scores, from being divided by 0.
 _LEAST_MASS = 1e-10
 
 
@@ -66,7 +66,7 @@ def _weighted_pairs(lists: Lists, pairs: Tensor, weights: Tensor, tau: float) ->
 def listwise_lambdarank_loss(
     scores: Tensor, relevance: Tensor, mask: Tensor | None = None, *, k: int | None = None, tau: float = 1.0
 ) -> Tensor:
-    r"""Logistic loss of pairs of different relevance, weighed by what swapping them does to NDCG.
+    r"""Logistic loss of pairs of different relevance, weighted by how much swapping them would change NDCG.
 
     .. math:: \sum_{i, j:\, y_i > y_j} |G_i - G_j| \cdot \Big|\frac{1}{D(\pi_i)} - \frac{1}{D(\pi_j)}\Big|
               \log(1 + \exp((s_j - s_i) / \tau)), \qquad
@@ -121,7 +121,7 @@ def listwise_lambdaloss_at_k_loss(
     form: Form = "original",
     positive_from: float | None = None,
 ) -> Tensor:
-    r"""Logistic loss of pairs weighed so that it bounds NDCG@K, or NDCG without a K.
+    r"""Logistic loss of pairs, weighted so that it bounds NDCG@K, or NDCG without a K.
 
     .. math:: \sum_{i, j:\, y_i > y_j} |G_i - G_j|\, \mu_{ij} \log(1 + \exp((s_j - s_i) / \tau)), \quad
               \mu_{ij} = \begin{cases} \delta_{ij} (1 - 1 / D(\pi_{ij}))^{-1} & \pi_{ij} > K \\
@@ -183,7 +183,7 @@ def approx_ndcg_loss(scores: Tensor, relevance: Tensor, mask: Tensor | None = No
     Shapes: scores s (Q, L); relevance y (Q, L); mask (Q, L), True where a place is padding; returns (Q,), unreduced.
         A query of one relevance throughout costs 0.
     Settings: ``tau`` τ, one over the publication's α: the smaller, the closer to NDCG and the flatter (0.1 is α = 10).
-    Use when: a loss on the scale of the metric is wanted; it is not convex, so start it from a fitted model or try
+    Use when: a loss on the scale of the metric is needed; it is not convex, so start it from a fitted model or try
         several temperatures.   Cost: O(QL²).
     Paper: Qin et al., A general approximation framework for direct optimization of IR measures, Information Retrieval
         2010.   Relations: one minus NDCG as τ goes to 0, when no scores are equal.
@@ -215,7 +215,7 @@ def soft_permutation(lists: Lists, tau: float) -> Tensor:
     spread = differences(lists.scores).abs().masked_fill(~both, 0.0).sum(2)  # (Q, L)
     tilt = (n + 1 - 2 * rank).unsqueeze(2)  # (Q, L, 1)
     logits = (tilt * lists.scores.unsqueeze(1) - spread.unsqueeze(1)) / tau
-    # Not -inf: a list of nothing but padding must have a finite gradient.
+    # Not -inf: a list of only padding must have a finite gradient.
     logits = logits.masked_fill(~lists.real.unsqueeze(1), torch.finfo(logits.dtype).min)
     inside = (rank <= n).unsqueeze(2) & lists.real.unsqueeze(1)
     return logits.softmax(2).masked_fill(~inside, 0.0)
@@ -251,7 +251,7 @@ def neural_ndcg_loss(
         of a list's places; returns (Q,), unreduced. A query of one relevance throughout costs 0.
     Settings: ``k`` K, default none; ``tau`` τ, the smaller, the closer to NDCG and the flatter; ``steps`` of Sinkhorn's
         scaling, which make the sums of P's columns, and then of its rows, 1: P becomes P̃ (0: P as it is).
-    Use when: a loss on the scale of the metric is wanted and L² times ``steps`` is affordable.   Cost: O(QL² steps).
+    Use when: a loss on the scale of the metric is needed and L² times ``steps`` is affordable.   Cost: O(QL² steps).
     Paper: Pobrotyn and Białobrzeski, NeuralNDCG, arXiv 2102.07831, 2021 (without its noise; its transposed variant is
         the same sum in another order); Grover et al., Stochastic optimization of sorting networks via continuous
         relaxations, ICLR 2019.

@@ -45,7 +45,7 @@ def listwise_softmax_loss(
     Shapes: scores s (Q, L); relevance y (Q, L); mask (Q, L), True where a place is padding; returns (Q,), unreduced.
         A query without positives, or of one relevance throughout, costs 0.
     Settings: ``tau`` τ; ``positive_from``, the least relevance of a positive (the set P), default any above 0. Gains
-        are those of NDCG, over their sum, so that every query weighs the same; j runs over all places, i among them.
+        are those of NDCG, over their sum, so that all queries have the same weight; j runs over all places, also i.
     Use when: the whole ranking of a graded list matters, or as the baseline of SL@K.   Cost: O(QL).
     Paper: Wu et al., TOIS 2024, is of binary relevance; Yang et al., KDD 2025, use it for graded lists without saying
         what a positive is, so both definitions above are this library's.
@@ -87,7 +87,7 @@ def listwise_slatk_loss(
     positive_from: float | None = None,
     detach_weight: bool = False,
 ) -> Tensor:
-    r"""SL@K of graded lists: the softmax loss, weighing each positive by its nearness to the list's top K.
+    r"""SL@K of graded lists: the softmax loss, weighting each positive by its nearness to the list's top K.
 
     .. math:: \sum_{i \in P} \frac{g_i}{\sum_{p \in P} g_p}\, \sigma\Big(\frac{s_i - \beta}{\tau_w}\Big)
               \log \sum_j \exp((s_j - s_i) / \tau), \qquad g_i = 2^{y_i} - 1
@@ -97,7 +97,7 @@ def listwise_slatk_loss(
     Settings: ``k`` K (default 5, the cut-off of the paper's ranking task); ``tau`` τ; ``tau_weight`` τ_w;
         ``positive_from``, the least relevance of a positive (the set P), default any above 0; ``detach_weight`` stops
         the gradient through the weight. β, the K-th best score of the list, is exact, without gradient and without
-        state: the list is all there is of the query. A list of fewer than K places has its lowest score.
+        state: the list is the whole catalogue of the query. A list of fewer than K places has its lowest score.
     Use when: the metric is NDCG@K of graded lists, and K is small against them.   Cost: O(QL log L).
     Paper: Yang et al., Breaking the Top-K Barrier (SL@K), KDD 2025, equation 3.5; what a positive and its gain are is
         not said there and is this library's choice.

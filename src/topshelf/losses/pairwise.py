@@ -29,14 +29,14 @@ def bpr_loss(
 
     .. math:: \operatorname{mean}_j \log(1 + \exp(s_j - s_i))
 
-    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; mask (Q, N), True where
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query per positive; mask (Q, N), True where
         a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw, else the mean is weighted by 1/q;
         returns (P,), unreduced. A positive without negatives costs 0.
-    Use when: a classic baseline is wanted; scores are usually plain dot products.   Cost: O(PN).
-    Paper: Rendle et al., BPR, UAI 2009, with one negative for each positive, as a run draws when nobody says
-        ``negatives.n``. The SL@K paper's appendix D.4 names 1000 negatives (MovieLens: 200) for every loss that samples
-        and makes no exception for BPR: ``negatives.n = 1000`` is that reading.
-    Relations: the mean, not the log of a sum, over negatives.
+    Use when: a classic baseline is needed; scores are usually plain dot products.   Cost: O(PN).
+    Paper: Rendle et al., BPR, UAI 2009, with one negative per positive, which is also the default of a run
+        (``negatives.n``). The SL@K paper's appendix D.4 names 1000 negatives (MovieLens: 200) for all losses that
+        sample and makes no exception for BPR: ``negatives.n = 1000`` is that reading.
+    Relations: ``softmax_loss`` has the log of a sum over negatives where this has a mean.
     """
     owner = owners(positive, negative.size(0), owner)
     weights = negative_weights(negative, mask, log_q)[owner]

@@ -39,7 +39,7 @@ _SETS = {
 
 
 class Saddle(NamedTuple):
-    """The numbers that LLPAUC's min-max is over, beside the model: each a Tensor of no axis."""
+    """The numbers that LLPAUC's min-max is over, besides the model: each a Tensor without axes."""
 
     a: Tensor  # centre of the top positives, minimised
     b: Tensor  # centre of the top negatives, minimised
@@ -71,11 +71,11 @@ def llpauc_loss(
               r(x) = \tfrac{1}{\kappa} \log(1+e^{\kappa x})
 
     Shapes: positive, of which p_i is the link, (P,); negative, of which n_j is the link, (Q, N); owner (P,), default
-        one query a positive; saddle, the seven numbers; mask (Q, N), True where a negative does not count; log_q (N,)
+        one query per positive; saddle, the seven numbers; mask (Q, N), True where a negative does not count; log_q (N,)
         or (Q, N), 0 for a uniform draw, else the mean over negatives is weighted by 1/q; returns (P,), unreduced. A
         positive without negatives costs 0.
     Settings: alpha α, the share of positives that count; beta β, that of negatives; sharpness κ (5 as published; the
-        larger, the nearer to exact shares, and a smaller β wants a larger κ); ``link`` maps scores to [0, 1]: "half"
+        larger, the closer to exact shares; a smaller β needs a larger κ); ``link`` maps scores to [0, 1]: "half"
         (1 + s) / 2, "sigmoid" (on dot products: the released code), "none" (scores that lie there already).
     Derivation: over all pairs :math:`E(1-p+n)^2 - 1 = \min_{a,b} \max_\gamma E\,l_+(p) + E\,l_-(n) - \gamma^2`, where
         :math:`l_+ = (p-a)^2 - 2(1+\gamma)p` and :math:`l_- = (n-b)^2 + 2(1+\gamma)n`; at the saddle a and b are the
@@ -87,7 +87,7 @@ def llpauc_loss(
     Cost: O(QN + P).
     Paper: Shi et al., Lower-left partial AUC, WWW 2024, on the saddle form of Ying et al., NIPS 2016. The SL@K paper
         feeds it cosines, whose width of 2 breaks the two conditions (they need p - n <= 1): "half" is its score with
-        the margin doubled. In the code released with it γ and s_+ descend too, so it is no min-max.
+        the margin doubled. In the code released with it γ and s_+ are minimised too, so it is no min-max.
     Relations: α = β = 1 and a large κ give the squared AUC loss of all pairs.
     """
     owner = owners(positive, negative.size(0), owner)
@@ -115,12 +115,12 @@ def _smooth_hinge(x: Tensor, sharpness: float) -> Tensor:
 
 
 class LLPAUC(Loss):
-    """Module form of :func:`llpauc_loss`; it owns the seven numbers and makes ``gamma`` and ``s_plus`` ascend.
+    """Module form of :func:`llpauc_loss`; it owns the seven numbers, of which ``gamma`` and ``s_plus`` are maximised.
 
-    They start at the saddle of a model that knows nothing, all linked scores 1/2, and are brought back to their sets
-    (a, b in [0, 1], γ in [-1, 1], θ >= 0) before every use. They learn at ``saddle_rate``, whatever the model's
-    rate. The released code has them learn at the model's rate, s_plus, s_minus and γ at twice that; but all seven live
-    on a scale of 1, and under Adam at the paper's 0.1 they jump by 0.1 to 0.2 a step and circle the saddle.
+    They start at the saddle of an untrained model, all linked scores 1/2, and are clamped to their sets (a, b in
+    [0, 1], γ in [-1, 1], θ >= 0) before every use. They learn at ``saddle_rate``, whatever the model's rate. In the
+    released code they learn at the model's rate, s_plus, s_minus and γ at twice that; but all seven are on a scale of
+    1, and under Adam at the paper's 0.1 they change by 0.1 to 0.2 per step and circle the saddle.
     """
 
     formula = staticmethod(llpauc_loss)
@@ -151,12 +151,12 @@ class LLPAUC(Loss):
         return super().parameter_groups(self.saddle_rate)
 
     def saddle(self) -> Saddle:
-        """The seven numbers within their sets; in training mode the parameters themselves are brought back."""
+        """The seven numbers within their sets; in training mode the parameters themselves are clamped."""
         if self.training:
             with torch.no_grad():
                 for name, (least, most) in _SETS.items():
                     getattr(self, name).clamp_(least, most)
-        # Copies: the graph must not hold what the next batch's clamp changes in place.
+        # Copies, because the next batch's clamp changes the parameters in place.
         inside = {name: getattr(self, name).clone().clamp(*_SETS[name]) for name in Saddle._fields}
         return Saddle(**inside)._replace(**{name: ascending(inside[name]) for name in ("gamma", "s_plus")})
 

@@ -1,4 +1,4 @@
-"""Pointwise losses: each score on its own is told yes or no (BCE, gBCE)."""
+"""Pointwise losses: each score is classified by itself (BCE, gBCE)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def bce_loss(
 
     .. math:: -\log \sigma(s_i) - \operatorname{mean}_j \log(1 - \sigma(s_j)), \qquad \sigma(x) = 1 / (1 + e^{-x})
 
-    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; mask (Q, N), True where
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query per positive; mask (Q, N), True where
         a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw, else negatives are weighted by 1/q;
         returns (P,), unreduced. A positive without negatives costs 0, as in every loss here, its own term included.
     Settings: ``balanced`` gives the two sides equal weight whatever N is; False takes the sum over negatives, the
-        cross-entropy of all N + 1 scores, as neural collaborative filtering has it.
-    Use when: scores should mean something as logits; for ranking alone most other losses do better.
+        cross-entropy of all N + 1 scores, as in neural collaborative filtering.
+    Use when: scores should be logits; for ranking alone most other losses do better.
     Cost: O(QN + P).   Paper: He et al., Neural collaborative filtering, WWW 2017.
-    Relations: ``gbce_loss`` with t = 0 is the sum over N + 1; ``bpr_loss`` compares instead of judging alone.
+    Relations: ``gbce_loss`` with t = 0 is the sum over N + 1; ``bpr_loss`` compares the two instead.
     """
     owner = owners(positive, negative.size(0), owner)
     weights = negative_weights(negative, mask, log_q)
@@ -60,17 +60,17 @@ def gbce_loss(
     mask: Tensor | None = None,
     log_q: Tensor | None = None,
 ) -> Tensor:
-    r"""Binary cross-entropy whose positive is weighed down for how few of the items are drawn as negatives.
+    r"""Binary cross-entropy with a smaller weight of the positive, the fewer items are drawn as negatives.
 
     .. math:: -\frac{1}{N + 1} \Bigl( \beta \log \sigma(s_i) + \sum_j \log(1 - \sigma(s_j)) \Bigr), \qquad
               \beta = \alpha \bigl( t (1 - 1/\alpha) + 1/\alpha \bigr), \quad \alpha = \frac{N}{|I| - 1}
 
-    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; mask (Q, N), True where
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query per positive; mask (Q, N), True where
         a negative does not count: N is then the number of those that do; log_q (N,) or (Q, N), 0 for a uniform draw,
         else the terms of the sum are weighted by 1/q; returns (P,), unreduced. A positive without negatives costs 0.
     Settings: ``n_items`` \|I\|; ``t`` from 0, plain cross-entropy, to 1, probabilities as if nothing had been
         sampled; ``average`` False leaves out the 1/(N + 1). α is at most 1, also when N exceeds the catalogue.
-    Use when: negatives are few and the top of the list comes out overconfident.
+    Use when: negatives are few and the scores at the top of the list are overconfident.
     Cost: O(QN + P).
     Paper: Petrov and Macdonald, gSASRec: reducing overconfidence in sequential recommendation trained with negative
         sampling, RecSys 2023, with t = 0.75 and N = 256.

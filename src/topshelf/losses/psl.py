@@ -27,7 +27,7 @@ PAIR_ACTIVATIONS = ("tanh", "relu", "atan", "exponential")
 PairMethod = Literal["sum", "batch"]
 PAIR_METHODS = ("sum", "batch")
 
-# What relu and atan are held above: their logarithms stay finite. With cosines only relu at d = -1 comes near it.
+# The least value of relu and atan, so that their logarithms are finite. With cosines only relu at d = -1 gets there.
 SMALLEST_ACTIVATION = 1e-6
 
 
@@ -48,14 +48,14 @@ def psl_loss(
               \sigma(d) = \tanh(d) + 1, \ \max(0, d + 1), \ \arctan(d) + 1 \text{ or } e^d
 
     Shapes: positive s_i (P,), a whole cosine, which is halved here; negative s_j (Q, N); owner (P,), default one query
-        a positive; mask (Q, N), True where a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw;
+        per positive; mask (Q, N), True where a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw;
         returns (P,), unreduced. A positive without negatives costs 0.
     Settings: ``tau`` τ, half of the softmax loss's for the same steepness; ``activation`` σ, "tanh" in the SL@K paper;
-        relu and atan are held above 1e-6, where the gradient is 0. ``method`` "sum" is the formula; "batch", the
-        second method of the released code, takes the log of the mean of the sums over the batch's positives, and
-        every positive that has negatives then carries the batch's value.
-    Use when: some negatives may be positives that nobody saw: they pull less than under the exponential.
-    Cost: O(PN): every pair is looked at.
+        relu and atan are clamped at 1e-6, where the gradient is 0. ``method`` "sum" is the formula; "batch", the
+        second method of the released code, is the log of the mean of the sums over the batch's positives, and every
+        positive that has negatives then has the batch's value.
+    Use when: some negatives may be unobserved positives: they count less than under the exponential.
+    Cost: O(PN), for all pairs of a positive and a negative.
     Paper: Yang et al., PSL: rethinking and improving softmax loss from pairwise perspective, NeurIPS 2024.
     Relations: the exponential at τ is ``softmax_loss`` at 2τ; at d = 0 all four have value and slope 1.
     """

@@ -1,4 +1,4 @@
-"""Where positives and negatives stand in the ranking of their query."""
+"""The ranks of positives and negatives among those of their query."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def ranks(
     mask: Tensor | None = None,
     n_items: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    r"""Where every positive, (P,), and every negative, (Q, N), stands among its query's positives and negatives.
+    r"""The rank of every positive, (P,), and every negative, (Q, N), among its query's positives and negatives.
 
     .. math:: \pi_i = \#\{j : s_j \ge s_i\}
 
     Shapes: positive (P,); negative (Q, N); owner (P,); query (Q,): rows of the same query share their positives;
         mask (Q, N). With ``n_items`` the ranks are scaled up to a catalogue of that many.
-    Cost: O(QN (log N + log P) + PN); no pair of negatives is ever compared.
+    Cost: O(QN (log N + log P) + PN); no pair of negatives is compared.
     """
     group = torch.arange(negative.size(0), device=negative.device) if query is None else query
     positive, negative = widened(positive), widened(negative)
@@ -42,7 +42,7 @@ def ranks(
 
 
 def _positives_above(positive: Tensor, rows: Tensor, owner: Tensor, group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """How many positives each row's group has (Q,), and how many at or above each positive (P,) and negative (Q, N).
+    """The number of positives of each row's group (Q,), and of them at or above each positive (P,) and negative (Q, N).
 
     All positives are sorted once, by value; ``group * (P + 1) + place`` then sorts them by group and, within it, by
     value, and a search for ``group * (P + 1) + (how many in all are below)`` finds how many of the group are below.
@@ -50,7 +50,7 @@ def _positives_above(positive: Tensor, rows: Tensor, owner: Tensor, group: Tenso
     ordered, order = positive.sort(stable=True)
     base = group * (positive.numel() + 1)  # (Q,)
     keys = (base[owner[order]] + torch.arange(positive.numel(), device=positive.device)).sort().values
-    end = torch.searchsorted(keys, base + positive.numel())  # no place of the group is as high
+    end = torch.searchsorted(keys, base + positive.numel())  # above every place of the group
     n_positives = end - torch.searchsorted(keys, base)
     below = torch.searchsorted(ordered, positive) + base[owner]
     below_rows = torch.searchsorted(ordered, rows) + base.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""The smooth rank of SONG: how far a query's items stand above a positive, squared and added up."""
+"""The smooth rank of SONG: how far a query's items are above a positive, squared and summed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def smooth_rank(
     mask: Tensor | None = None,
     log_q: Tensor | None = None,
 ) -> Tensor:
-    r"""Differentiable stand-in for the rank of every positive among all items, from a sample of negatives.
+    r"""Differentiable surrogate of the rank of every positive among all items, from a sample of negatives.
 
     .. math:: \hat g_i = \sum_p \max(0, s_p - s_i + 1)^2 + (|I| - P_u) \operatorname{mean}_j \max(0, s_j - s_i + 1)^2
 
     Shapes: positive s_i, s_p (P,): the sum is over the P_u positives of the same query, i with its 1 among them;
         negative s_j (Q, N), standing for all other items; owner (P,); n_items |I|; query (Q,): rows of the same query
         share their positives; mask (Q, N); log_q (N,) or (Q, N), the mean is weighted by 1/q; returns (P,), at least 1.
-    Cost: O(PN + P log P); no pair of positives is ever compared.
+    Cost: O(PN + P log P); no pair of positives is compared.
     """
     owner = owners(positive, negative.size(0), owner)
     above, n_positives = positives_above(positive, owner if query is None else query[owner])
@@ -38,9 +38,9 @@ def smooth_rank(
 def positives_above(positive: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
     r"""Sum of :math:`\max(0, s_p - s_i + 1)^2` over the positives p of i's group, in float64, and their number, (P,).
 
-    A group is laid out from its best score down, as t = s - (its best). Those with t_p > t_i - 1 come first in it, and
+    A group is ordered from its best score down, as t = s - (its best). Those with t_p > t_i - 1 come first in it, and
     the sums up to there of 1, t and t² make Σ(t_p + c)² with c = 1 - t_i. The best alone adds c², and no t_p is larger
-    than c, so nothing cancels that matters, however far apart the scores are.
+    than c, so no digits that matter cancel, however far apart the scores are.
 
     Shapes: positive (P,); group (P,), integers.   Cost: O(P log P).
     """
@@ -65,7 +65,7 @@ def positives_above(positive: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sums_within(values: Tensor, begin: Tensor) -> Tensor:
-    """Cumulative sums of ``values (n, m)`` from each one's ``begin (n,)`` on: what is before adds no rounding to them.
+    """Cumulative sums of ``values (n, m)`` from each one's ``begin (n,)`` on: earlier values add no rounding to them.
 
     In log2(n) rounds, each of which doubles how far back a sum reaches.
     """

@@ -40,7 +40,7 @@ def softmax_loss(
 
     .. math:: \log \sum_j \exp((s_j - s_i) / \tau)
 
-    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; mask (Q, N), True where
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query per positive; mask (Q, N), True where
         a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw; log_partition (Q,), the log of the sum
         of exp(s_j / tau), in place of negative; returns (P,), unreduced. A positive without negatives costs 0.
     Use when: the whole ranking matters, or as the baseline that SL@K must beat.   Cost: O(QN + P).
@@ -64,7 +64,7 @@ def partition_of(
 ) -> Tensor:
     """The log partition as given, or from the negatives, (Q,)."""
     if (negative is None) == (log_partition is None):
-        raise ConfigError("give either negative (Q, N) or log_partition (Q,), not both and not neither")
+        raise ConfigError("pass either negative (Q, N) or log_partition (Q,), not both and not neither")
     if log_partition is not None:
         return widened(log_partition)
     assert negative is not None
@@ -100,17 +100,17 @@ def bsl_loss(
 
     .. math:: -\frac{s_i}{\tau_1} + \frac{\tau_2}{\tau_1} \log \sum_j e^{s_j / \tau_2}
 
-    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; mask (Q, N), True where
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query per positive; mask (Q, N), True where
         a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw; log_partition (Q,), the log of the sum
         of exp(s_j / tau2), in place of negative; returns (P,), unreduced. A positive without negatives costs 0.
     Settings: ``tau1`` τ_1, ``tau2`` τ_2; ``positives`` "each" is the formula, as the SL@K authors compute it. "query"
-        puts the log of the mean of exp(s_i / τ_1) over the query's positives in place of s_i / τ_1, the two-sided
-        form that gives the loss its name: well-ranked positives count more, doubtful ones less. It needs all positives
-        of a query, and each of them then carries the query's value.
+        has the log of the mean of exp(s_i / τ_1) over the query's positives in place of s_i / τ_1, the two-sided form
+        that gives the loss its name: well-ranked positives count more, doubtful ones less. It needs all positives of a
+        query, and each of them then has the query's value.
     Use when: positives are noisy ("query"), or the softmax loss is to be rescaled ("each").   Cost: O(QN + P).
     Paper: Wu et al., BSL: understanding and improving softmax loss for recommendation, ICDE 2024.
     Relations: τ_1 = τ_2 is ``softmax_loss``; with "each" it is always ``softmax_loss`` at τ_2 times τ_2 / τ_1, so
-        that τ_1 is a learning rate, and of no effect under Adam without weight decay.
+        that τ_1 is a learning rate, without effect under Adam without weight decay.
     """
     given_owner, partition = owner, partition_of(negative, log_partition, tau2, mask, log_q)
     losses = softmax_loss(positive, None, owner, tau=tau2, log_partition=partition) * (tau2 / tau1)
@@ -124,7 +124,7 @@ def bsl_loss(
 
 
 def log_mean_exp_of_query(logits: Tensor, owner: Tensor, n_queries: int) -> Tensor:
-    """Log of the mean of exp over the logits (P,) of one owner, given back to each of them, (P,)."""
+    """For each logit (P,), the log of the mean of exp over the logits of the same owner, (P,)."""
     top = logits.new_full((n_queries,), -torch.inf).scatter_reduce(0, owner, logits.detach(), "amax")[owner]
     total = logits.new_zeros(n_queries).index_add(0, owner, torch.exp(logits - top)).index_select(0, owner)
     counts = torch.bincount(owner, minlength=n_queries)[owner]
@@ -164,16 +164,16 @@ def sampled_softmax_loss(
 
     .. math:: \log \Bigl( e^{s_i / \tau} + \sum_j e^{s_j / \tau - \log q_j} \Bigr) - \frac{s_i}{\tau}
 
-    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; mask (Q, N), True where
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query per positive; mask (Q, N), True where
         a negative does not count; log_q, log of q_j, (N,) or (Q, N), 0 for a uniform draw; log_partition (Q,), the log
         of the sum over j, in place of negative; returns (P,), unreduced. A positive without negatives costs 0.
     Use when: negatives are the batch's other items, drawn as often as they are popular; well-ranked positives should
-        stop moving.   Cost: O(QN + P).
+        get little gradient.   Cost: O(QN + P).
     Paper: Bengio and Senécal, Adaptive importance sampling to accelerate training of a neural probabilistic language
         model, IEEE Trans. Neural Networks 2008; Yi et al., Sampling-bias-corrected neural modeling for large corpus
         item recommendations, RecSys 2019.
     Relations: InfoNCE when log_q is 0; log(1 + e^x) of ``softmax_loss`` x, which leaves the positive out of the sum:
-        never negative, and the gradient fades once the positive stands above the sum of its rivals.
+        never negative, and the gradient fades once the positive is above the sum of the negatives.
     """
     partition = partition_of(negative, log_partition, tau, mask, log_q)
     owner = owners(positive, partition.numel(), owner)

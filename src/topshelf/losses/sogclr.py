@@ -50,16 +50,16 @@ def sogclr_loss(
               \hat g_u = \operatorname{mean}_j e^{s_j / \tau}, \qquad
               \nabla = \nabla \hat g_u / g_u - \nabla s_i / \tau
 
-    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; log_average, log g_u (Q,)
-        before this step, the lowest float32 (or -inf) where there is none yet, default none; mask (Q, N), True where
-        a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw, else the mean is weighted by 1/q;
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query per positive; log_average, log g_u
+        (Q,) before this step, the lowest float32 (or -inf) where there is none yet, default none; mask (Q, N), True
+        where a negative does not count; log_q (N,) or (Q, N), 0 for a uniform draw, else the mean is weighted by 1/q;
         log_partition (Q,), log ĝ_u up to a constant, in place of negative; returns (P,), unreduced. A positive
         without negatives costs 0.
-    Settings: ``gamma`` is how far the average moves. It moves before it is used, so ĝ/g is never above 1/γ.
-    Use when: so few negatives are drawn that the softmax loss is biased; needless over the whole catalogue.
-    Cost: O(QN + P), and one number kept for each query.
+    Settings: ``gamma`` is the weight of the new value. The average is updated before it is used, so ĝ/g is at most 1/γ.
+    Use when: so few negatives are drawn that the softmax loss is biased; not needed over the whole catalogue.
+    Cost: O(QN + P), and one number per query of state.
     Paper: Yuan et al., Provable stochastic optimization for global contrastive learning (SogCLR), ICML 2022. The
-        SL@K authors' code has the value ĝ/g - s_i/τ, of the same gradient; here it is a log-likelihood.
+        SL@K authors' code has the value ĝ/g - s_i/τ, with the same gradient; here it is a log-likelihood.
     Relations: with γ = 1 ``softmax_loss`` less log N.
     """
     log_g, rivals, _ = _partition(negative, log_partition, tau, mask, log_q, gamma, log_average)
@@ -89,8 +89,8 @@ def sogslatk_loss(
     Shapes: as ``sogclr_loss``, with g_u and ĝ_u as there; threshold β, each query's K-th best score (Q,). The mean of
         w runs over all positives of the batch that have negatives; no gradient flows through w or its mean.
     Settings: ``tau_weight`` is τ_w; ``gamma`` as in ``sogclr_loss``.
-    Use when: SL@K is wanted with few negatives a query.
-    Cost: O(QN + P), and two numbers kept for each query.
+    Use when: SL@K is needed with few negatives per query.
+    Cost: O(QN + P), and two numbers per query of state.
     Paper: none; the SL@K authors' code of June 2025 has it, with the value ĝ/g in place of log g.
     Relations: ``sogclr_loss`` where all weights are equal. Unlike ``slatk_loss`` it leaves the push on negatives
         unweighted, and its gradient cannot push a positive down.
@@ -109,7 +109,7 @@ def _partition(
     gamma: float,
     log_average: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Each query's log g with the gradient of ĝ / g, whether it has negatives, and its log g to be kept; (Q,) each."""
+    """Each query's log g with the gradient of ĝ / g, whether it has negatives, and its updated log g; (Q,) each."""
     estimate = partition_of(negative, log_partition, tau, mask, log_q)
     if negative is not None:
         total = negative_weights(negative, mask, log_q).sum(1)
@@ -120,13 +120,13 @@ def _partition(
         before = torch.full_like(estimate, _UNSEEN) if log_average is None else log_average.to(estimate.dtype)
         is_new = before <= _UNSEEN
         kept = before + (math.log1p(-gamma) if gamma < 1 else -math.inf)
-        moved = torch.where(is_new, estimate, torch.logaddexp(kept, estimate + math.log(gamma)))
+        updated = torch.where(is_new, estimate, torch.logaddexp(kept, estimate + math.log(gamma)))
         ratio = torch.where(is_new, 1.0, 1 / (gamma + torch.exp(kept - estimate)))  # ĝ / g, at most 1/γ
-    return moved + ratio * (estimate - estimate.detach()), rivals, torch.where(rivals, moved, before)
+    return updated + ratio * (estimate - estimate.detach()), rivals, torch.where(rivals, updated, before)
 
 
 def _against(log_g: Tensor, rivals: Tensor, pull: Tensor, owner: Tensor | None) -> Tensor:
-    """log g less the pull of each positive, (P,); 0 where there is nothing to be ranked against."""
+    """log g minus the pull of each positive, (P,); 0 for positives without negatives."""
     owner = owners(pull, log_g.numel(), owner)
     losses = log_g.index_select(0, owner) - pull  # its backward pass adds in a fixed order
     return zero_unless(rivals[owner], losses)

@@ -50,10 +50,10 @@ def _song(
     rivals = (negative_weights(negative, mask, log_q).sum(1) > 0)[owner]
     with torch.no_grad():
         before = torch.full_like(rank, _UNSEEN) if average is None else average.to(rank.dtype)
-        moved = torch.where(before < 0, rank, before + gamma * (rank - before))
+        updated = torch.where(before < 0, rank, before + gamma * (rank - before))
     # The value is the moving average's; the gradient goes on to the estimate of this step.
-    through = moved + (rank - rank.detach())
-    return zero_unless(rivals, -1 / torch.log2(1 + through)), torch.where(rivals, moved, before)
+    through = updated + (rank - rank.detach())
+    return zero_unless(rivals, -1 / torch.log2(1 + through)), torch.where(rivals, updated, before)
 
 
 def song_loss(
@@ -77,20 +77,20 @@ def song_loss(
               \nabla = \frac{\nabla \hat g_i}{\log_2^2(1 + g_i) (1 + g_i) \ln 2}
 
     Shapes: positive s_i, s_p (P,), p over the P_u positives of i's query that are in the batch, i among them; negative
-        s_j (Q, N), a uniform sample of the other items; owner (P,), default one query a positive; average g_i (P,)
+        s_j (Q, N), a uniform sample of the other items; owner (P,), default one query per positive; average g_i (P,)
         before this step, negative where there is none yet, default none; n_items |I|; query (Q,), rows of the same
         query share their positives; mask (Q, N), True where a negative does not count; log_q (N,) or (Q, N), 0 for a
         uniform draw, else the mean is weighted by 1/q; returns (P,), unreduced. A positive without negatives costs 0.
-    Settings: ``gamma`` is how far the average moves, at 1 the loss is plain DCG of smooth ranks. ĝ estimates the
-        paper's sum over all items, and is it where positives and negatives are all of them; it is 1 or more, so values
-        are in [-1, 0]. ``rank="mean"`` divides ĝ by |I|: no rank any more, and values go down to -1/log2(1 + 1/|I|),
-        but its uneven gradients and its low quality come nearer to what the SL@K paper reports
+    Settings: ``gamma`` is the weight of the new value, at 1 the loss is plain DCG of smooth ranks. ĝ estimates the
+        paper's sum over all items, and equals it where positives and negatives are all of them; it is at least 1, so
+        values are in [-1, 0]. ``rank="mean"`` divides ĝ by |I|: this is no rank, and values go down to
+        -1/log2(1 + 1/|I|), but its uneven gradients and its low quality are closer to what the SL@K paper reports
         (docs/losses/measured.md).
     Use when: as the paper's baseline.
-    Cost: O(PN + P log P), and one number kept for each training positive, never queries times items.
+    Cost: O(PN + P log P), and one number per training positive of state.
     Paper: Qiu et al., Large-scale stochastic optimization of NDCG surrogates (SONG), ICML 2022; SL@K, appendix A.
         The original divides by each query's ideal DCG and multiplies by its number of positives.
-    Relations: ``song_at_k_loss`` with its weight held at one.
+    Relations: ``song_at_k_loss`` with a constant weight of one.
     """
     return _song(positive, negative, owner, n_items, rank, gamma, average, query, mask, log_q)[0]
 
@@ -110,7 +110,7 @@ def song_at_k_loss(
     mask: Tensor | None = None,
     log_q: Tensor | None = None,
 ) -> Tensor:
-    r"""SONG with each positive weighed by its nearness to its query's top K (SONG@K).
+    r"""SONG with each positive weighted by its nearness to its query's top K (SONG@K).
 
     .. math:: -\frac{\sigma(s_i - \beta)}{\log_2(1 + g_i)}, \qquad
               \nabla = \frac{\sigma(s_i - \beta)}{\log_2^2(1 + g_i) (1 + g_i) \ln 2} \nabla \hat g_i
@@ -119,10 +119,10 @@ def song_at_k_loss(
         weight of one; no gradient flows through the weight σ(s_i - β).
     Settings: ``gamma`` and ``rank`` as in ``song_loss``; ``form="original"`` is the weight of the SONG authors' code,
         2σ(2(s_i - β)).
-    Use when: as the paper's baseline for NDCG@K; mind that a weight of σ(s - β) hardly varies over cosine scores.
-    Cost: O(PN + P log P), and one number kept for each training positive and each query.
+    Use when: as the paper's baseline for NDCG@K; a weight of σ(s - β) hardly varies over cosine scores.
+    Cost: O(PN + P log P), and one number per training positive and per query of state.
     Paper: Qiu et al. (K-SONG), ICML 2022; SL@K, appendix A.
-    Relations: ``song_loss`` where the weight is held at one.
+    Relations: ``song_loss`` with a constant weight of one.
     """
     losses = _song(positive, negative, owner, n_items, rank, gamma, average, query, mask, log_q)[0]
     return losses if threshold is None else losses * _nearness(positive, threshold, owner, form)

@@ -1,4 +1,4 @@
-"""State of losses kept in tables: which of a repeated index's values is kept, and how a quantile is followed."""
+"""Helpers of tables: which value of a repeated index is kept, and the share of scores below a threshold."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import Tensor
 
 @torch.no_grad()
 def first_rows(index: Tensor) -> Tensor:
-    """For each place of ``index (n,)``, the first place that holds the same index, (n,).
+    """For each place of ``index (n,)``, the first place with the same index, (n,).
 
-    ``table[index] = values[first_rows(index)]`` writes the same value however often an index comes, so the order of
-    the writes does not matter. Cost: O(n log n), and no shape that depends on the values.
+    ``table[index] = values[first_rows(index)]`` writes the same value however often an index occurs, so the order
+    of the writes does not matter. Cost: O(n log n), and no shape that depends on the values.
     """
     order = torch.argsort(index, stable=True)
     ordered = index[order]
@@ -32,9 +32,9 @@ def share_at_or_below(
     first: Tensor,
     n_items: int,
 ) -> Tensor:
-    r"""What part of the catalogue is scored at or below each query's threshold, (Q,).
+    r"""The share of the catalogue that is scored at or below each query's threshold, (Q,).
 
-    The positives given count one each; the negatives stand for all the rest. Exact over the whole catalogue.
+    Each positive counts once; the negatives stand for all the rest. Exact over the whole catalogue.
 
     Shapes: threshold (Q,); positive (P,); negative and weights (Q, N); owner (P,); first (Q,), of :func:`first_rows`:
         the positives of all rows of a query count for it.

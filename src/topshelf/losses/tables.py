@@ -1,9 +1,9 @@
 """Tables of state, one number per query or per training positive, the same on every process of a distributed run.
 
-DistributedDataParallel sends rank 0's buffers to all ranks before every forward pass, at whatever depth of the wrapped
-module they are. What the other ranks had learned of their own queries would be lost. So tables are no buffers: they are
+DistributedDataParallel sends rank 0's buffers to all ranks before every forward pass, at any depth of the wrapped
+module, and what the other ranks had learned about their own queries would be lost. So tables are not buffers: they are
 saved and loaded with ``state_dict`` and moved with ``.to``, but DistributedDataParallel does not see them. Instead the
-processes tell each other which numbers they have changed.
+processes exchange the numbers that they have changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Index = Literal["query", "pair"]
 
 class Table(NamedTuple):
     of: Index  # what its rows are
-    fill: float  # what a row holds before anybody writes to it
+    fill: float  # the value of a row before the first write
 
 
 class Ledger:
@@ -44,7 +44,7 @@ class Ledger:
         return Ledger, ()
 
     def is_known(self, name: str, table: Tensor) -> bool:
-        """Whether nobody has written to the table but through :meth:`note`."""
+        """Whether all writes to the table went through :meth:`note`."""
         seen, version = self.known.get(name, (None, None))
         return seen is table and version is not None and version == _version(table)
 
@@ -69,7 +69,7 @@ class Ledger:
         return (table != self.agreed[name]).nonzero().squeeze(1)
 
     def agree(self, name: str, table: Tensor, rows: Tensor) -> None:
-        """From here on the table is what all processes hold; ``rows`` are those that any of them had changed."""
+        """All processes now have this table; ``rows`` are those that any of them had changed."""
         self.agreed[name][rows] = table[rows]
         self.known[name] = (table, _version(table))
 
@@ -96,12 +96,12 @@ class Tables(nn.Module):
         self._tables[name] = Table(index, fill)
 
     def index_sizes(self) -> dict[str, int]:
-        """How many queries, and how many positives, there are, as far as tables say so."""
+        """The number of queries and of positives, as far as there are tables of them."""
         return {table.of: getattr(self, name).numel() for name, table in self._tables.items()}
 
     @torch.no_grad()
     def write(self, name: str, index: Tensor, values: Tensor) -> None:
-        """Set the rows ``index (n,)`` of a table to ``values (n,)``; of an index that comes twice, the first value."""
+        """Set rows ``index (n,)`` of a table to ``values (n,)``; for an index that occurs twice, the first value."""
         table: Tensor = getattr(self, name)
         values = values[first_rows(index)].to(table.dtype)
         if self.is_shared():
@@ -110,7 +110,7 @@ class Tables(nn.Module):
             table[index] = values
 
     def is_shared(self) -> bool:
-        """Whether there are other processes to keep equal with."""
+        """Whether other processes have the same tables."""
         return (
             self.shares_state
             and bool(self._tables)
@@ -122,8 +122,8 @@ class Tables(nn.Module):
     def synchronise(self) -> None:
         """Make the tables of all processes equal: each takes over what the others have changed since the last time.
 
-        Every process must call it, as with any collective operation. Of a row that several have changed, the process
-        of the lowest rank decides. Without other processes it does nothing.
+        Every process must call it, as with any collective operation. If several have changed a row, the lowest rank
+        decides. Without other processes it does nothing.
         """
         if self.is_shared():
             _untraced(_synchronise)(self)
@@ -134,7 +134,7 @@ class Tables(nn.Module):
 
     @contextmanager
     def _as_buffers(self) -> Iterator[None]:
-        """Inside, torch treats the tables as buffers."""
+        """Within it, torch treats the tables as buffers."""
         for name in self._tables:
             self._buffers[name] = self.__dict__.pop(name)
         try:
@@ -158,8 +158,8 @@ class Tables(nn.Module):
 
 
 def _untraced(function: Callable[..., None]) -> Callable[..., None]:
-    """The function as torch.compile leaves it alone."""
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled yet, and loading the compiler would cost seconds
+    """The function, not traced by torch.compile."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled yet, and importing the compiler would take seconds
         return function
     return _disabled(function)
 
@@ -196,10 +196,10 @@ def _exchange(
     sizes = torch.tensor([[tables[name].numel(), rows.numel()] for name, rows in changed.items()], device=device)
     counts = torch.stack(_gathered(sizes, group)).tolist()  # per rank and table: rows of it, rows changed
     for place, name in enumerate(tables):
-        if len(found := {rank[place][0] for rank in counts}) > 1:
-            raise ConfigError(f"{name} must have one size on all ranks, got {' and '.join(map(str, sorted(found)))}")
+        if len(seen := {rank[place][0] for rank in counts}) > 1:
+            raise ConfigError(f"{name} must have one size on all ranks, got {' and '.join(map(str, sorted(seen)))}")
     totals = [sum(n for _, n in rank) for rank in counts]
-    # float64 holds every index up to 2^53, and every float32, exactly.
+    # float64 represents every index up to 2^53, and every float32, exactly.
     mine = torch.zeros(2, max(totals), dtype=torch.float64, device=device)
     mine[0, : totals[dist.get_rank(group)]] = torch.cat([rows.double() for rows in changed.values()])
     mine[1, : totals[dist.get_rank(group)]] = torch.cat([tables[name][rows].double() for name, rows in changed.items()])
@@ -219,7 +219,7 @@ def _gathered(mine: Tensor, group: dist.ProcessGroup | None) -> list[Tensor]:
 
 
 def _transport(table: Tensor, group: dist.ProcessGroup | None) -> torch.device:
-    """Where the group takes tensors from: NCCL knows GPUs alone."""
+    """The device of the tensors that the group exchanges: NCCL takes only GPUs."""
     if table.device.type == "cpu" and dist.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return table.device

@@ -52,25 +52,25 @@ def slatk_loss(
     log_q: Tensor | None = None,
     log_partition: Tensor | None = None,
 ) -> Tensor:
-    r"""Softmax loss that weighs each positive by its nearness to its query's top K.
+    r"""Softmax loss that weights each positive by its nearness to its query's top K.
 
     .. math:: \sigma_w(s_i - \beta) \cdot \log \sum_j \sigma_d(s_j - s_i), \qquad
               \sigma_w(x) = \frac{1}{1 + e^{-x/\tau_w}}, \quad \sigma_d(x) = e^{x/\tau}
 
-    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query a positive; threshold β, each
+    Shapes: positive s_i (P,); negative s_j (Q, N); owner (P,), default one query per positive; threshold β, each
         query's K-th best score (Q,), never differentiated; mask (Q, N), True where a negative does not count; log_q
         (N,) or (Q, N), 0 for a uniform draw; log_partition (Q,), the log of the sum of exp(s_j / tau), in place of
         negative; returns (P,), unreduced. A positive without negatives costs 0.
     Settings: ``weight`` is σ_w and ``distance`` σ_d (the paper's table of activation functions; σ_d = sigmoid needs
         the negatives themselves and is no upper bound); ``detach_weight`` stops the gradient through the weight,
         which otherwise pushes badly ranked positives down; ``keep_hits`` keeps the number of hits H of the paper's
-        equation 3.3d: weights are divided by it and its logarithm taken off (needs all positives of a query).
+        equation 3.3d: weights are divided by it and its logarithm is subtracted (needs all positives of a query).
     Use when: the metric is NDCG@K, and K is small against the catalogue.
     Cost: O(QN + P), as the softmax loss; O(PN) with σ_d = sigmoid.
     Paper: Yang et al., Breaking the Top-K Barrier (SL@K), KDD 2025, equation 3.5; an upper bound of -log DCG@K when
         the sum runs over all items and at least two positives are in the top K (theorem 3.2).
-    Relations: a constant weight of one gives ``softmax_loss``. A constant added to the log partition leaves the
-        softmax loss's gradient alone but not this one's: see ``effective_n`` in the documentation.
+    Relations: a constant weight of one gives ``softmax_loss``. A constant added to the log partition does not
+        change the softmax loss's gradient, but this one's: see ``effective_n`` in the documentation.
     """
     if distance == "exponential":
         losses = softmax_loss(positive, negative, owner, tau=tau, mask=mask, log_q=log_q, log_partition=log_partition)
@@ -111,7 +111,7 @@ def _sigmoid_distance(
 def _has_rivals(
     negative: Tensor | None, mask: Tensor | None, log_q: Tensor | None, log_partition: Tensor | None
 ) -> Tensor:
-    """Whether anything counts as a negative of each query, (Q,)."""
+    """Whether each query has a negative that counts, (Q,)."""
     if log_partition is not None:
         return log_partition != -torch.inf
     assert negative is not None
@@ -119,7 +119,7 @@ def _has_rivals(
 
 
 def _with_hits(losses: Tensor, positive: Tensor, threshold: Tensor, owner: Tensor) -> Tensor:
-    """Divide by the hits H of each query and take log H off, an equal share of it from each of its positives."""
+    """Divide by the hits H of each query and subtract log H, an equal share of it from each of its positives."""
     n_queries = threshold.numel()
     is_hit = (widened(positive) >= threshold[owner]).to(losses.dtype)
     hits = losses.new_zeros(n_queries).index_add(0, owner, is_hit.detach()).clamp(min=1)
