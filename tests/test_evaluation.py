@@ -11,6 +11,7 @@ from functools import partial
 from math import log2
 
 import numpy as np
+import polars as pl
 import pytest
 import scipy.sparse
 import torch
@@ -339,6 +340,14 @@ def test_interactions_and_numpy_arrays_serve_as_lists_and_vectors(dtype):
     assert found.mean() == expected.mean()
     assert found.extras == expected.extras
     assert found.fingerprint == expected.fingerprint
+
+
+def test_parts_with_other_ids_are_refused():
+    parts = [
+        Interactions.from_frame(pl.DataFrame({"user": [1, 2, 3], "item": items})) for items in ([1, 2, 3], [2, 3, 9])
+    ]
+    with pytest.raises(DataError, match="train must have the items of relevant, got other ids"):
+        evaluate(torch.eye(3), torch.eye(3), parts[0], train=parts[1], cutoffs=(1,))
 
 
 @pytest.mark.parametrize(
