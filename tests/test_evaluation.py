@@ -19,6 +19,7 @@ from torch import Tensor
 
 from lists import ragged
 from topshelf import measurement
+from topshelf.cli import show
 from topshelf.data import IdMap, Interactions
 from topshelf.errors import ConfigError, DataError, TopshelfError
 from topshelf.evaluation import PROTOCOLS, Evaluation, check_json, compare, conditions, evaluate, ndcg
@@ -259,6 +260,12 @@ def test_json_is_checked_and_files_of_earlier_versions_are_accepted():
 )
 def test_a_number_is_shown_with_its_protocol_and_what_empty_users_are_worth(shown, text):
     assert conditions(shown) == text
+
+
+def test_the_table_on_the_terminal_names_both(capsys):
+    show.evaluation(hand_worked("paper").to_json(n_resamples=10), "a model")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "protocol paper; users with nothing to find count as 0" in shown
 
 
 def test_a_cutoff_beyond_the_catalogue_is_refused_with_both_numbers():
