@@ -11,6 +11,7 @@ from functools import partial
 from math import log2
 
 import numpy as np
+import polars as pl
 import pytest
 import scipy.sparse
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from lists import ragged
 from topshelf import measurement
+from topshelf.cli import show
 from topshelf.data import IdMap, Interactions
 from topshelf.errors import ConfigError, DataError, TopshelfError
 from topshelf.evaluation import PROTOCOLS, Evaluation, check_json, compare, conditions, evaluate, ndcg
@@ -175,9 +177,7 @@ def test_small_tiles_of_users_change_nothing(protocol, monkeypatch):
     queries, items, train, valid, test = random_problem()
     options = {"train": train, "valid": valid, "protocol": protocol, "cutoffs": (5, 10)}
     whole = evaluate(queries, items, test, **options)
-    for name in ("ranked_tiles", "ranked_rows"):
-        small = partial(getattr(measurement, name), workspace=4 * 80 * 3)
-        monkeypatch.setattr(measurement, name, small)
+    monkeypatch.setattr(measurement, "ranked_tiles", partial(measurement.ranked_tiles, workspace=4 * 80 * 3))
     assert_same(whole, evaluate(queries, items, test, **options))
 
 
@@ -262,6 +262,12 @@ def test_a_number_is_shown_with_its_protocol_and_what_empty_users_are_worth(show
     assert conditions(shown) == text
 
 
+def test_the_table_on_the_terminal_names_both(capsys):
+    show.evaluation(hand_worked("paper").to_json(n_resamples=10), "a model")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "protocol paper; users with nothing to find count as 0" in shown
+
+
 def test_a_cutoff_beyond_the_catalogue_is_refused_with_both_numbers():
     with pytest.raises(ConfigError, match=r"number of items \(6\), got 7"):
         evaluate(QUERIES, ITEMS, TEST, train=TRAIN, cutoffs=(2, 7))
@@ -341,6 +347,14 @@ def test_interactions_and_numpy_arrays_serve_as_lists_and_vectors(dtype):
     assert found.mean() == expected.mean()
     assert found.extras == expected.extras
     assert found.fingerprint == expected.fingerprint
+
+
+def test_parts_with_other_ids_are_refused():
+    parts = [
+        Interactions.from_frame(pl.DataFrame({"user": [1, 2, 3], "item": items})) for items in ([1, 2, 3], [2, 3, 9])
+    ]
+    with pytest.raises(DataError, match="train must have the items of relevant, got other ids"):
+        evaluate(torch.eye(3), torch.eye(3), parts[0], train=parts[1], cutoffs=(1,))
 
 
 @pytest.mark.parametrize(

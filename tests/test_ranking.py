@@ -17,7 +17,7 @@ from topshelf import kernels
 from topshelf.errors import ConfigError, DataError, TopshelfError
 from topshelf.models import HistoryRows
 from topshelf.ragged import Ragged, ragged_from_pairs
-from topshelf.ranking import count_above, ranked_rows, ranked_tiles, top_k
+from topshelf.ranking import count_above, ranked_tiles, top_k
 
 
 def integer_vectors(n: int, dim: int, seed: int, spread: int = 2) -> Tensor:
@@ -357,7 +357,7 @@ def test_lists_and_counts_of_one_product_are_those_of_two(workspace):
     queries, items = integer_vectors(11, 3, seed=23), integer_vectors(40, 3, seed=24)
     targets, exclude = random_lists(11, 20, 0.2, seed=25), Ragged(torch.arange(12), torch.arange(20, 31))
     rows = torch.tensor([3, 1, 10, 4])
-    parts = list(ranked_rows(queries, items, 5, targets, exclude=exclude, rows=rows, workspace=workspace))
+    parts = list(ranked_tiles(queries, items, 5, targets=targets, exclude=exclude, rows=rows, workspace=workspace))
     part, values, indices, above, equal = (torch.cat(some) for some in zip(*parts, strict=True))
     assert torch.equal(part, rows)
     wanted = top_k(queries, items, 5, exclude=exclude, rows=rows)

@@ -10,7 +10,7 @@ from torch import Tensor
 from topshelf import kernels
 from topshelf.errors import DataError, at_least
 from topshelf.ragged import Ragged
-from topshelf.ranking import WORKSPACE, Queries, check_rows, count_in, keep_best, no_places, refuse_nan
+from topshelf.ranking import WORKSPACE, Queries, chosen_rows, count_in, keep_best, no_places, refuse_nan
 
 
 @torch.no_grad()
@@ -20,24 +20,22 @@ def ranked_candidates(
     k: int,
     candidates: Ragged,
     *,
-    targets: Ragged | None = None,
     rows: Tensor | None = None,
+    targets: Ragged | None = None,
     workspace: int = WORKSPACE,
 ) -> Iterator[tuple[Tensor, ...]]:
     """:func:`topshelf.ranking.ranked_tiles` over each query's own candidates, a block of queries at a time.
 
     Shapes: queries (U, d); items (I, d); candidates: U sets of items; targets: U sets of candidates; rows (Q,).
     Yields (rows (B,), values (B, k), indices (B, k)) and, with targets, (above (P,), equal (P,)), as
-        :func:`topshelf.ranking.ranked_rows` does. A list with fewer than k candidates ends with index -1, value -inf.
+        :func:`topshelf.ranking.ranked_tiles` does. A list with fewer than k candidates ends with index -1, value -inf.
     Cost: a dot product per candidate. Memory O(workspace), but never less than the longest list.
     """
     at_least("k", k, 1)
     candidates.check(items.size(0), "candidates", n_lists=len(queries), unique=True)
-    check_rows(rows, len(queries))
-    rows = torch.arange(len(queries)) if rows is None else rows.cpu()
     longest = max(1, int(candidates.counts.max())) if len(candidates) else 1
     cells = at_least("workspace", workspace, 1) // (4 * items.size(1))  # scores of which the vectors fit
-    for part in torch.split(rows, max(1, cells // longest)):
+    for part in torch.split(chosen_rows(queries, rows), max(1, cells // longest)):
         lists = candidates.select(part.to(candidates.indptr.device)).to(items.device)
         scores, entries = _padded_scores(queries[part], items, lists)
         values, places = no_places(part.numel(), k, scores.dtype, items.device)
@@ -69,7 +67,7 @@ def _padded_scores(vectors: Tensor, items: Tensor, lists: Ragged) -> tuple[Tenso
 
 
 def _positions(wanted: Ragged, lists: Ragged) -> Ragged:
-    """Where each wanted item stands in its list."""
+    """The position of each wanted item in its list."""
     owner = wanted.owner()
     entry = lists.find(owner, wanted.indices)
     if bool((entry < 0).any()):

@@ -168,6 +168,7 @@ def protocol_set(
 ) -> tuple[EvalSet, Tensor]:
     """What a protocol evaluates, and how often each item is in train."""
     one_of("protocol", protocol, PROTOCOLS)
+    _refuse_other_ids(relevant=relevant, train=train, valid=valid)
     wanted, seen = _lists("relevant", relevant, n_users, n_items), _lists("train", train, n_users, n_items)
     held = None if valid is None else _lists("valid", valid, n_users, n_items)
     masked = seen if held is None or protocol == "paper" else _union(seen, held)
@@ -200,6 +201,17 @@ def _refuse_options(why: str, **options: object) -> None:
     for name, value in options.items():
         if value is not None:
             raise ConfigError(f"{name} must be left out here ({why}), got {value!r}")
+
+
+def _refuse_other_ids(**parts: object) -> None:
+    """Parts that were read one by one have ids of their own, and the same index would mean another user or item."""
+    known = {name: part for name, part in parts.items() if isinstance(part, Interactions)}
+    for name, part in known.items():
+        first = next(iter(known))
+        for ids in ("users", "items"):
+            ours, theirs = getattr(known[first], ids), getattr(part, ids)
+            if ours is not theirs and not ours.values.equals(theirs.values):
+                raise DataError(f"{name} must have the {ids} of {first}, got other ids; make the parts by one split")
 
 
 def _union(train: Ragged, valid: Ragged) -> Ragged:

@@ -39,7 +39,7 @@ class Evaluation:
     """The metrics of one model on one set of users.
 
     protocol    which items were masked
-    cutoffs     the K of "ndcg@K" and its kin, ascending
+    cutoffs     the K of "ndcg@K" and the others, ascending
     users       (n,) index of each evaluated query, ascending
     per_user    "ndcg@20" -> (n,) float64, one value per user of ``users``; "auc" is NaN where it is undefined
     n_skipped   queries left out because they have nothing to find

@@ -11,7 +11,7 @@ from topshelf.candidates import ranked_candidates
 from topshelf.evalset import EvalSet
 from topshelf.metrics import auc, every_metric, item_exposure
 from topshelf.ragged import Ragged
-from topshelf.ranking import Queries, ranked_rows, ranked_tiles
+from topshelf.ranking import Queries, ranked_tiles
 
 BLOCK = 1 << 13  # users whose lists are measured at once
 
@@ -20,15 +20,11 @@ def ranked_places(
     queries: Queries, items: Tensor, evalset: EvalSet, k: int, with_auc: bool
 ) -> Iterator[tuple[Tensor, ...]]:
     """Places (B, k) of the evaluated queries in tiles; with AUC, also the counts above and equal of their targets."""
-    rows = evalset.evaluated
-    ranked: Iterable[tuple[Tensor, ...]]
+    rows, targets = evalset.evaluated, evalset.targets if with_auc else None
     if evalset.candidates is not None:
-        targets = evalset.targets if with_auc else None
-        ranked = ranked_candidates(queries, items, k, evalset.candidates, targets=targets, rows=rows)
-    elif with_auc:
-        ranked = ranked_rows(queries, items, k, evalset.relevant, exclude=evalset.exclude, rows=rows)
+        ranked = ranked_candidates(queries, items, k, evalset.candidates, rows=rows, targets=targets)
     else:
-        ranked = ranked_tiles(queries, items, k, exclude=evalset.exclude, rows=rows)
+        ranked = ranked_tiles(queries, items, k, exclude=evalset.exclude, rows=rows, targets=targets)
     for _, _, places, *counts in ranked:
         yield places, *counts
 

@@ -67,19 +67,26 @@ def ranked_tiles(
     *,
     exclude: Ragged | None = None,
     rows: Tensor | None = None,
+    targets: Ragged | None = None,
     tile: int | None = None,
     workspace: int = WORKSPACE,
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """:func:`top_k` a tile of queries at a time: (rows (B,), values (B, k), indices (B, k))."""
-    at_most("k", at_least("k", k, 1), items.size(0), "the number of items")
-    _check_shapes(queries, rows, exclude=exclude)
-    chosen = _all_rows(queries, rows)
-    width = _tile_width(items.size(0), tile, chosen.numel())
+) -> Iterator[tuple[Tensor, ...]]:
+    """:func:`top_k` a tile of queries at a time: (rows (B,), values (B, k), indices (B, k)).
+
+    With ``targets``, of which the rows of the tile have P, also (above (P,), equal (P,)), as of :func:`count_above`;
+    whole rows of scores are then kept, so ``tile`` does not count.
+    """
+    n_items, chosen = items.size(0), chosen_rows(queries, rows)
+    at_most("k", at_least("k", k, 1), n_items, "the number of items")
+    check_lists("exclude", exclude, len(queries))
+    check_lists("targets", targets, len(queries))
+    width = n_items if targets is not None else _tile_width(n_items, tile, chosen.numel())
     scorer = _Scorer(items, width, workspace)
     for part in torch.split(chosen, scorer.n_rows):
         scorer.set_queries(queries[part], _select("exclude", exclude, part, items))
         values, indices = _best(scorer, k, width, part)
-        yield part, values.float(), indices
+        wanted = _select("targets", targets, part, items)
+        yield part, values.float(), indices, *(() if wanted is None else count_in(scorer.tile, wanted))
 
 
 @torch.no_grad()
@@ -103,30 +110,6 @@ def best_scores(
     return _best(scorer, k, items.size(0), names)[0]
 
 
-@torch.no_grad()
-def ranked_rows(
-    queries: Queries,
-    items: Tensor,
-    k: int,
-    targets: Ragged,
-    *,
-    exclude: Ragged | None = None,
-    rows: Tensor | None = None,
-    workspace: int = WORKSPACE,
-) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
-    """:func:`ranked_tiles` and :func:`count_above` from one matrix product, whose rows of scores are kept whole.
-
-    Yields (rows (B,), values (B, k), indices (B, k), above (P,), equal (P,)), P being the number of the rows' targets.
-    """
-    at_most("k", at_least("k", k, 1), items.size(0), "the number of items")
-    _check_shapes(queries, rows, exclude=exclude, targets=targets)
-    scorer = _Scorer(items, items.size(0), workspace)
-    for part in torch.split(_all_rows(queries, rows), scorer.n_rows):
-        scorer.set_queries(queries[part], _select("exclude", exclude, part, items))
-        values, indices = _best(scorer, k, items.size(0), part)
-        yield part, values.float(), indices, *count_in(scorer.tile, _select("targets", targets, part, items))
-
-
 def count_above(
     queries: Queries,
     items: Tensor,
@@ -144,7 +127,7 @@ def count_above(
     Cost: one matrix product and a pass over a row for each of its targets; memory O(workspace + P), but never less
         than one row of scores.
     """
-    parts = list(ranked_rows(queries, items, 1, targets, exclude=exclude, rows=rows, workspace=workspace))
+    parts = list(ranked_tiles(queries, items, 1, targets=targets, exclude=exclude, rows=rows, workspace=workspace))
     nothing = torch.empty(0, dtype=torch.int64, device=items.device)
     return torch.cat([nothing, *(part[3] for part in parts)]), torch.cat([nothing, *(part[4] for part in parts)])
 
@@ -264,10 +247,18 @@ def _tile_width(n_items: int, tile: int | None, n_rows: int) -> int:
     return -(-n_items // n_tiles)  # tiles of equal width rather than a thin last one
 
 
-def _all_rows(queries: Queries, rows: Tensor | None) -> Tensor:
-    if rows is not None:
-        return rows
-    return torch.arange(len(queries), device=queries.device if isinstance(queries, Tensor) else None)
+def chosen_rows(queries: Queries, rows: Tensor | None) -> Tensor:
+    """The rows to rank, all by default; those that are not there are refused."""
+    if rows is None:
+        return torch.arange(len(queries), device=queries.device if isinstance(queries, Tensor) else None)
+    if rows.numel():
+        low, high = (int(end) for end in torch.aminmax(rows))
+        if low < 0 or high >= len(queries):
+            n_queries = len(queries)
+            raise DataError(
+                f"rows must be from 0 to {n_queries - 1}, there being {n_queries} queries, got {low} to {high}"
+            )
+    return rows
 
 
 def _select(name: str, lists: Ragged | None, rows: Tensor, items: Tensor) -> Any:
@@ -276,34 +267,19 @@ def _select(name: str, lists: Ragged | None, rows: Tensor, items: Tensor) -> Any
     return lists.checked_select(rows.to(lists.indptr.device), items.size(0), name).to(items.device)
 
 
-def _check_shapes(queries: Queries, rows: Tensor | None, **lists: Ragged | None) -> None:
-    """What can be checked without reading the lists; those of each tile are checked when they are selected."""
-    for name, given in lists.items():
-        if given is not None:
-            _check_type(name, given)
-            given.check_shape(name, len(queries))
-    check_rows(rows, len(queries))
+def check_lists(name: str, lists: Ragged | None, n_queries: int, n_items: int | None = None) -> None:
+    """Refuse lists that are not one per query, or that name items that are not there: compiled code trusts them.
 
-
-def check_lists(name: str, lists: Ragged | None, n_queries: int, n_items: int) -> None:
-    """Refuse lists that are not one per query, or that name items that are not there: compiled code trusts them."""
-    if lists is not None:
-        _check_type(name, lists)
-        lists.check(n_items, name, n_lists=n_queries)
-
-
-def _check_type(name: str, lists: Ragged) -> None:
+    Without ``n_items`` no list is read: each is checked when it is selected.
+    """
+    if lists is None:
+        return
     if not isinstance(lists, Ragged):
         raise DataError(f"{name} must be a Ragged, got {type(lists).__name__}; Interactions have .ragged()")
-
-
-def check_rows(rows: Tensor | None, n_queries: int) -> None:
-    """Refuse rows that are not there."""
-    if rows is None or rows.numel() == 0:
-        return
-    low, high = (int(end) for end in torch.aminmax(rows))
-    if low < 0 or high >= n_queries:
-        raise DataError(f"rows must be from 0 to {n_queries - 1}, there being {n_queries} queries, got {low} to {high}")
+    if n_items is None:
+        lists.check_shape(name, n_queries)
+    else:
+        lists.check(n_items, name, n_lists=n_queries)
 
 
 def refuse_nan(values: Tensor, rows: Tensor) -> None:
