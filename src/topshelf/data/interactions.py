@@ -89,8 +89,7 @@ class Interactions:
     @cached_property
     def _pair_of_event(self) -> np.ndarray:
         """Which interaction each event is of, (m,); n for one whose pair another part of a split has."""
-        assert self.events is not None
-        keys, wanted = self.keys(), self.events.rows() * max(self.n_items, 1) + self.events.indices
+        keys, wanted = self.keys(), self.event_keys()
         places = np.searchsorted(keys, wanted)
         return np.where(np.append(keys, -1)[places] == wanted, places, len(self))
 
@@ -109,6 +108,11 @@ class Interactions:
         indptr = self.indptr[start : None if stop is None else stop + 1]
         rows = np.repeat(np.arange(start, start + len(indptr) - 1), np.diff(indptr))
         return rows * max(self.n_items, 1) + self.indices[indptr[0] : indptr[-1]]
+
+    def event_keys(self) -> np.ndarray:
+        """The :meth:`keys` of the pair of each event, (m,)."""
+        assert self.events is not None
+        return self.events.rows() * max(self.n_items, 1) + self.events.indices
 
     def without(self, *others: Interactions) -> Interactions:
         """The interactions that none of the others holds; each of theirs must be here."""
@@ -142,7 +146,7 @@ class Interactions:
         :meth:`from_csr` reads it again, but for weights of 0, which are no interactions there.
         """
         values = np.ones(len(self), dtype=np.float32) if self.weight is None else self.weight
-        return sparse.csr_array((values, self.indices, self.indptr), shape=(self.n_users, self.n_items))
+        return sparse.csr_array((values, self.indices, self.indptr), shape=(self.n_users, self.n_items), copy=True)
 
     @classmethod
     def from_frame(
