@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -25,3 +26,15 @@ def interactions(draw, with_time: bool = False) -> Interactions:
 
 def pairs_of(data: Interactions) -> set[tuple[int, int]]:
     return set(zip(data.rows().tolist(), data.indices.tolist(), strict=True))
+
+
+@st.composite
+def event_rows(draw) -> list[tuple[int, int, int, float]]:
+    """Rows of user, item, time and rating as a file may hold them: in any order, with repeats and equal times."""
+    row = st.tuples(st.integers(0, 5), st.integers(0, 6), st.integers(0, 12), st.sampled_from([1.0, 2.5, 5.0]))
+    return draw(st.lists(row, min_size=1, max_size=60))
+
+
+def table_of(rows: list[tuple[int, int, int, float]], *columns: str) -> pl.DataFrame:
+    frame = pl.DataFrame(rows, schema=["user", "item", "timestamp", "rating"], orient="row")
+    return frame.select("user", "item", *columns)

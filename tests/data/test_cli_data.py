@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import zipfile
+from datetime import date
 
+import polars as pl
 import pytest
 from typer.testing import CliRunner
 
@@ -38,6 +41,42 @@ def test_show_tells_counts_ranges_and_rows(csv):
     facts = json.loads(run("show", csv, "--json"))
     assert facts["users"] == 60
     assert len(facts["first_rows"]) == 5
+
+
+def test_show_has_the_files_own_first_rows(tmp_path):
+    (tmp_path / "odd.csv").write_text("when;who;what;note\n2020-02-01;b;007;x\n2020-01-01;a;3;\n2020-02-01;b;007;y\n")
+    columns = ("--user-column", "who", "--item-column", "what", "--time-column", "when")
+    facts = json.loads(run("show", tmp_path / "odd.csv", *columns, "--json").split("\n", 1)[1])  # after the note
+    assert facts["first_rows"] == [
+        {"when": "2020-02-01", "who": "b", "what": "007", "note": "x"},
+        {"when": "2020-01-01", "who": "a", "what": "3", "note": None},
+        {"when": "2020-02-01", "who": "b", "what": "007", "note": "y"},
+    ]
+    assert (facts["interactions"], facts["events"]) == (2, 3)
+    assert "note" in run("show", tmp_path / "odd.csv", *columns)
+
+
+def test_show_has_first_rows_of_every_kind_of_file(tmp_path):
+    frame = pl.DataFrame({"user": [2, 1], "item": [b"x", b"y"], "date": [date(2020, 1, 2), date(2020, 1, 1)]})
+    frame.write_parquet(tmp_path / "dates.parquet")
+    (tmp_path / "lists.txt").write_text("9 5 6 7\n2 6 8\n")
+    (tmp_path / "colons.dat").write_text("5::1::3::978300760\n1::2::4::978300761\n")
+    (tmp_path / "folder").mkdir()
+    for part, line in (("train", "7\t3\n1\t2\n"), ("test", "1\t3\n")):
+        (tmp_path / "folder" / f"{part}.tsv").write_text(f"user\titem\n{line}")
+    first = {
+        "dates.parquet": {"user": 2, "item": "b'x'", "date": "2020-01-02"},
+        "lists.txt": {"user and items": "9 5 6 7"},
+        "colons.dat": {"user": "5", "item": "1", "rating": "3", "timestamp": "978300760"},
+        "folder": {"user": "7", "item": "3"},
+    }
+    for name, row in first.items():
+        facts = json.loads(run("show", tmp_path / name, "--json"))
+        assert facts["first_rows"][0] == row, name
+    with zipfile.ZipFile(tmp_path / "paper.zip", "w") as archive:
+        for part in ("train", "test"):
+            archive.write(tmp_path / "folder" / f"{part}.tsv", f"{part}.tsv")
+    assert json.loads(run("show", tmp_path / "paper.zip", "--json"))["first_rows"][0] == {"user": "7", "item": "3"}
 
 
 def test_show_takes_named_datasets_and_prepared_folders(csv, tmp_path):

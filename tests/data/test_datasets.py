@@ -6,10 +6,12 @@ import inspect
 import zipfile
 from dataclasses import replace
 
+import numpy as np
+import polars as pl
 import pytest
 
 from data.strategies import pairs_of
-from topshelf.data import DATASETS, datasets, generate, load_split, make_split, split_interactions
+from topshelf.data import DATASETS, Interactions, datasets, generate, load_split, make_split, split_interactions
 from topshelf.data.given import write_split
 from topshelf.errors import ConfigError, DataError
 
@@ -193,3 +195,22 @@ def test_noise_needs_a_test_part_to_stay_out_of(small, cache, csv):
         load_split(small(cache), noise=0.5, test=False)
     noisy = load_split(csv, noise=0.5).split  # whose parts are all in the one file
     assert pairs_of(load_split(csv, noise=0.5, test=False).split.train) == pairs_of(noisy.train)
+
+
+def test_low_ratings_are_kept_apart_and_survive_a_prepared_folder(tmp_path):
+    generator = np.random.default_rng(0)
+    frame = generate(40, 30, timestamps=True).to_frame()
+    frame = frame.with_columns(rating=pl.Series(generator.integers(1, 6, size=len(frame)).astype(float)))
+    frame.write_csv(tmp_path / "ratings.csv")
+    plain, rated = load_split(tmp_path / "ratings.csv").split, load_split(tmp_path / "ratings.csv", min_rating=3).split
+    assert not len(plain.below)
+    assert set(rated.below.weight.tolist()) == {1.0, 2.0}
+    positives = Interactions.from_frame(frame.filter(pl.col("rating") >= 3))
+    for name, part in make_split(positives).parts.items():
+        if name != "below":  # splits are decided as if low ratings were not there
+            assert part.to_frame().equals(rated.parts[name].to_frame())
+    write_split(rated, tmp_path / "out", {})
+    assert load_split(tmp_path / "out").split.below.to_frame().equals(rated.below.to_frame())
+    noisy = load_split(tmp_path / "ratings.csv", min_rating=3, noise=2.0).split.check()
+    assert 0 < len(noisy.below) < len(rated.below)
+    assert not pairs_of(noisy.below) & pairs_of(noisy.train)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from scipy import sparse
 
 from data.strategies import interactions, modest, pairs_of
@@ -282,3 +284,18 @@ def test_pandas_columns_may_be_numbered():
 def test_integers_of_any_size_are_ids():
     data = Interactions.from_frame(pd.DataFrame({"user": pd.Series([2**200, 1], dtype=object), "item": [2, 2]}))
     assert data.users.values.to_list() == ["1", str(2**200)]
+
+
+@modest
+@given(interactions(), st.booleans())
+def test_a_csr_matrix_comes_back_as_it_went_out(data, has_weights):
+    weight = np.arange(2, len(data) + 2, dtype=np.float32) if has_weights else None
+    data = replace(data, weight=weight)
+    matrix = data.to_csr()
+    again = Interactions.from_csr(matrix)
+    assert matrix.shape == (data.n_users, data.n_items)
+    assert matrix.has_sorted_indices
+    assert again.to_frame().equals(data.to_frame())
+    matrix.data[:] = 0  # of its own
+    assert again.to_frame().equals(data.to_frame())
+    assert weight is None or data.weight.all()

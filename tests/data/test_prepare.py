@@ -71,3 +71,19 @@ def test_a_negative_core_is_a_wrong_setting():
 
 def test_no_pairs_have_an_empty_core():
     assert not core_mask(np.array([0]), np.array([0]), 2).any()
+
+
+def test_what_is_below_the_floor_comes_back_over_what_is_kept():
+    rows = [("a", 1, 5.0), ("a", 2, 5.0), ("a", 3, 1.0), ("b", 1, 4.0), ("b", 2, 2.0), ("c", 1, 1.0)]
+    data = Interactions.from_frame(pl.DataFrame(rows, schema=["user", "item", "rating"], orient="row"))
+    kept, below = prepare(data, min_rating=3)
+    assert kept.to_frame().rows() == [("a", 1, 5.0), ("a", 2, 5.0), ("b", 1, 4.0)]
+    assert below.to_frame().rows() == [("b", 2, 2.0)]  # no positives of item 3 and user c
+    assert below.users is kept.users
+    assert below.items is kept.items
+    assert not len(prepare(data, core=1)[1])
+
+
+def test_a_floor_is_compared_as_ratings_are_kept():
+    frame = pl.DataFrame({"user": [1, 2], "item": [1, 1], "rating": [0.7, 0.6]})
+    assert len(prepare(Interactions.from_frame(frame), min_rating=0.7)[0]) == 1  # 0.7 is not a float32

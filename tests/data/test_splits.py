@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from data.strategies import interactions, modest, pairs_of
-from topshelf.data import IdMap, Interactions, generate, make_split
+from topshelf.data import IdMap, Interactions, Split, generate, make_split, splits, through_refit
 from topshelf.data.splits import carve_validation, last_split, ratio_split, time_split
 from topshelf.errors import ConfigError, DataError
 
@@ -168,3 +169,49 @@ def test_last_validation_comes_after_train():
 def test_wrong_settings_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         make_split(generate(30, 20), **settings)
+
+
+def test_what_is_seen_grows_by_parts_and_is_made_once():
+    data = generate(60, 40, interactions_per_user=5, timestamps=True)
+    split = replace(make_split(data), below=Interactions.from_indices(*below_of(data), data.users, data.items))
+    assert all(len(part) for part in split.parts.values())
+    pairs = {name: pairs_of(part) for name, part in split.parts.items()}
+    expected = {
+        "train": pairs["train"],
+        "valid": pairs["train"] | pairs["valid"],
+        "all": pairs_of(data),
+        "below": pairs_of(data) | pairs["below"],
+    }
+    for through, wanted in expected.items():
+        seen = split.seen(through)
+        assert set(zip(seen.owner().tolist(), seen.indices.tolist(), strict=True)) == wanted
+        assert split.seen(through) is seen
+        seen.check(40, through, n_lists=60, unique=True)
+    assert split.lists("valid") is split.lists("valid")
+    assert split.seen("train") is split.lists("train")
+    assert [through_refit(refit) for refit in (False, True, "all")] == ["train", "valid", "all"]
+    with pytest.raises(ConfigError, match="part must be one of train, valid, test, left_out, below, got 'all'"):
+        split.lists("all")
+
+
+def below_of(data: Interactions) -> tuple[np.ndarray, np.ndarray]:
+    """For each user, an item that the user does not have."""
+    items = [int(np.setdiff1d(np.arange(40), data.indices[slice(*data.indptr[u : u + 2])])[0]) for u in range(60)]
+    return np.arange(60), np.array(items)
+
+
+def test_parts_that_are_not_given_are_empty():
+    data = Interactions.from_csr(np.eye(3))
+    split = Split(data, data.none(), data.none(), "given")
+    assert (len(split.left_out), len(split.below)) == (0, 0)
+    assert split.seen("below") is split.lists("train")
+    assert split.check() is split
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_parts_that_share_an_interaction_are_named(at_once, monkeypatch):
+    monkeypatch.setattr(splits, "USERS_AT_ONCE", at_once)
+    data = Interactions.from_csr(np.eye(3))
+    shared = data.where(np.array([False, False, True]))
+    with pytest.raises(DataError, match="train and left_out must not share an interaction, got item 2 of user 2 in"):
+        Split(data, data.none(), data.none(), "given", left_out=shared).check()

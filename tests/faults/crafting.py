@@ -234,6 +234,14 @@ def _data(seed: int) -> dict[str, Case]:
         "test is train": lambda state: state.update(test=state["train"]),
         "valid is train": lambda state: state.update(valid=dict(state["train"])),
         "left out is test": lambda state: state.update(left_out=dict(state["test"])),
+        "events are text": lambda state: state["train"].update(events="x"),
+        "events of no item": lambda state: state["train"].update(
+            events={"indptr": state["train"]["indptr"], "indices": state["train"]["indices"].int() + 1000}),
+        "events of fewer users": lambda state: state["train"].update(
+            events={"indptr": state["train"]["indptr"][:-1], "indices": state["train"]["indices"].int()}),
+        "events of too few times": lambda state: state["train"].update(
+            events=state["train"] | {"timestamp": state["train"]["indptr"]}),
+        "below is train": lambda state: state.update(below=dict(state["train"])),
         "an empty train": lambda state: state["train"].update(
             indptr=torch.zeros_like(state["train"]["indptr"]), indices=torch.zeros(0, dtype=torch.int64)
         ),

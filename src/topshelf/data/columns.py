@@ -1,4 +1,4 @@
-"""The table behind every source: its columns found, converted and checked."""
+"""The table behind every source: its columns resolved, converted and checked."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ def canonical(data: Tabular | pl.LazyFrame, wanted: Columns, source: str, conver
     def holds_times(name: str) -> bool:
         return times.may_hold_times(data.take([name], SAMPLED_ROWS)[name])
 
-    found = resolve(data.names, wanted, source, holds_times)
-    raw = data.take(list(found.values()), None)
+    names = resolve(data.names, wanted, source, holds_times)
+    raw = data.take(list(names.values()), None)
     columns = {}
-    for role, name in found.items():
+    for role, name in names.items():
         where = f"{source}: {role} column {name!r}"
         value = partial(_value, role, raw[name], where, wanted.dates, convert)
         columns[role] = attempt(value, source).alias(role)
-    table = checked(pl.DataFrame(columns), source, found)
+    table = checked(pl.DataFrame(columns), source, names)
     is_ours = wanted.timestamp is None  # the choice of the time column
-    looks, named = _unused_times(data, set(found.values())) if is_ours else ((), ())
-    return Table(table, Notes(rows=len(table), unused_times=looks, time=found.get("timestamp"), unread_times=named))
+    looks, named = _unused_times(data, set(names.values())) if is_ours else ((), ())
+    return Table(table, Notes(rows=len(table), unused_times=looks, time=names.get("timestamp"), unread_times=named))
 
 
 def _unused_times(data: Tabular, used: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -127,7 +127,7 @@ class Dataset:
 
     ``titles`` are the names of the items by dense index, where known.
 
-    ``notes`` are sentences on what was left out or left open when the source was read, for a person to see before
+    ``notes`` are sentences on what was left out or left open when the source was read, to be shown before
     training: rows that repeat a pair, columns that look like a time and are not used.
     """
 
@@ -241,8 +241,9 @@ def load_split(
     at_least("noise", noise, 0.0)
     columns = {"user": user, "item": item, "weight": weight, "timestamp": timestamp, "dates": dates}
     loaded = read_source(source, **columns, separator=separator, min_rating=min_rating, core=core, test=test)
+    settings: dict[str, Any] = {"split": split, "test_fraction": test_fraction, "last_n": last_n}
+    settings["split_seed"] = split_seed
     if loaded.split.kind != WHOLE:
-        settings = {"split": split, "test_fraction": test_fraction, "last_n": last_n, "split_seed": split_seed}
         _refuse_changes(settings, "the test part")
         if noise and not test:
             raise ConfigError(
@@ -254,13 +255,10 @@ def load_split(
         loaded.split.train,
         name=loaded.name,
         below=loaded.split.below,
-        split=split,
-        test_fraction=test_fraction,
         valid_fraction=valid_fraction,
-        last_n=last_n,
         noise=noise,
         seed=seed,
-        split_seed=split_seed,
+        **settings,
     )
     return dataset if test else replace(dataset, split=replace(dataset.split, test=dataset.split.train.none()))
 
@@ -279,7 +277,7 @@ def split_interactions(
     seed: int = 0,
     split_seed: int = 0,
 ) -> Dataset:
-    """Interactions at hand as train, validation and test; ``noise`` adds false positives to train.
+    """Interactions as train, validation and test; ``noise`` adds false positives to train.
 
     ``split_seed`` draws the test part, ``seed`` the validation part and the noise. ``below`` is what
     :func:`prepare` has put aside.
@@ -350,7 +348,7 @@ def _check_counts(info: DatasetInfo, split: Split, path: Path) -> None:
 
 
 def local_file(name: str) -> Path | None:
-    """The verified file of a named dataset if it is at hand, in ``TOPSHELF_DATA`` or the cache."""
+    """The verified file of a named dataset if it is in ``TOPSHELF_DATA`` or the cache, else None."""
     info, cache = DATASETS[name], cache_folder()
     folders = [cache]
     if chosen := os.environ.get("TOPSHELF_DATA"):
@@ -364,7 +362,7 @@ def local_file(name: str) -> Path | None:
 
 
 def fetch(name: str) -> Path:
-    """The file of a named dataset, downloaded into the cache if it is not at hand."""
+    """The file of a named dataset, downloaded into the cache unless it is there already."""
     if name not in DATASETS:
         raise DataError(f"there is no dataset named {name!r}. Named datasets: {', '.join(DATASETS)}.")
     info = DATASETS[name]

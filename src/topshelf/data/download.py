@@ -219,10 +219,10 @@ def _expected(response: http.client.HTTPResponse, part: Part, start: int) -> int
 
 def _content_range(headers: Any) -> tuple[int | None, int | None]:
     """First byte and total of a range that goes to the end, such as ``bytes 100-199/200`` or ``bytes */200``."""
-    found = re.fullmatch(r"bytes (?:\*|(\d+)-(\d+))/(\d+)", (headers.get("Content-Range") or "").strip())
-    if found is None:
+    match = re.fullmatch(r"bytes (?:\*|(\d+)-(\d+))/(\d+)", (headers.get("Content-Range") or "").strip())
+    if match is None:
         return None, None
-    first, last, total = (None if group is None else int(group) for group in found.groups())
+    first, last, total = (None if group is None else int(group) for group in match.groups())
     return (None, None) if last is not None and last + 1 != total else (first, total)
 
 

@@ -24,8 +24,8 @@ from topshelf.errors import DataError
 
 MEASURED = ("train", "valid", "test")
 SUMMARY = "summary.json"
-WRITTEN = {SUMMARY, *(f"{name}.parquet" for part in PARTS for name in (part, f"{part}_events")), "users.parquet"}
-WRITTEN |= {"items.parquet"}
+TABLES = (*PARTS, *(f"{name}_events" for name in PARTS), "users", "items")
+WRITTEN = {SUMMARY, *(f"{name}.parquet" for name in TABLES)}
 SUMMARY_KEYS = {"split", "users", "items", *MEASURED}
 Open = Callable[[str], bytes | None]
 
@@ -146,7 +146,7 @@ def _listed_ids(open_file: Open, role: str, seen: list[pl.Series], source: str) 
     if not table["index"].equals(pl.int_range(len(table), eager=True), check_names=False):
         raise DataError(f"{where} must number its {len(table)} ids from 0 without gaps.")
     numbers = whole_numbers(table["id"])
-    # Where the ids were ordered as text ("1", "10", "100"), they were text to whoever made the file.
+    # Where the ids were ordered as text ("1", "10", "100"), the program that wrote the file took them as text.
     is_ordered = not numbers.null_count() and numbers.is_sorted()
     return _id_map(numbers if is_ordered else table["id"], where), True
 

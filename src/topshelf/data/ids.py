@@ -49,15 +49,15 @@ class IdMap:
             ids = list(ids)  # named again in the message
         wanted = self._series(ids)
         numbered = pl.DataFrame({"id": self.values}).with_row_index("index")
-        found = pl.DataFrame({"id": wanted}).join(numbered, on="id", how="left", maintain_order="left")["index"]
-        if found.null_count():
-            unknown = [value for value, is_unknown in zip(ids, found.is_null(), strict=True) if is_unknown]
+        index = pl.DataFrame({"id": wanted}).join(numbered, on="id", how="left", maintain_order="left")["index"]
+        if index.null_count():
+            unknown = [value for value, is_unknown in zip(ids, index.is_null(), strict=True) if is_unknown]
             first = ", ".join(repr(value) for value in unknown[:5])
             raise DataError(
                 f"{len(unknown)} of {len(wanted)} ids are unknown, such as {first}. "
                 f"The {len(self)} known ids are like {self.ids(range(min(3, len(self))))}."
             )
-        return found.cast(pl.Int64).to_numpy()
+        return index.cast(pl.Int64).to_numpy()
 
     def get(self, id: Any) -> int | None:
         """Dense index of one id, or None."""

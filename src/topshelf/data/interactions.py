@@ -16,7 +16,7 @@ from topshelf.data.columns import LARGEST_RATING, canonical
 from topshelf.data.events import Events, bounds, by_user, concatenate_events
 from topshelf.data.frames import of_frame
 from topshelf.data.ids import IdMap
-from topshelf.data.memory import available, size
+from topshelf.data.matrices import cells_of
 from topshelf.data.names import Columns
 from topshelf.data.notes import NO_NOTES, Notes
 from topshelf.errors import DataError
@@ -89,8 +89,7 @@ class Interactions:
     @cached_property
     def _pair_of_event(self) -> np.ndarray:
         """Which interaction each event is of, (m,); n for one whose pair another part of a split has."""
-        assert self.events is not None
-        keys, wanted = self.keys(), self.events.rows() * max(self.n_items, 1) + self.events.indices
+        keys, wanted = self.keys(), self.event_keys()
         places = np.searchsorted(keys, wanted)
         return np.where(np.append(keys, -1)[places] == wanted, places, len(self))
 
@@ -110,6 +109,11 @@ class Interactions:
         rows = np.repeat(np.arange(start, start + len(indptr) - 1), np.diff(indptr))
         return rows * max(self.n_items, 1) + self.indices[indptr[0] : indptr[-1]]
 
+    def event_keys(self) -> np.ndarray:
+        """The :meth:`keys` of the pair of each event, (m,)."""
+        assert self.events is not None
+        return self.events.rows() * max(self.n_items, 1) + self.events.indices
+
     def without(self, *others: Interactions) -> Interactions:
         """The interactions that none of the others holds; each of theirs must be here."""
         if sum(map(len, others)) == len(self):
@@ -126,15 +130,10 @@ class Interactions:
         """
         rows = self if not events else self.events
         if rows is None:
-            raise DataError(
-                "these interactions have no events: their source has no order, or was noise. Leave events out."
-            )
-        columns: dict[str, Any] = {
-            "user": self.users.values.gather(rows.rows()),
-            "item": self.items.values.gather(rows.indices),
-        }
-        extra = {"weight": rows.weight, "timestamp": rows.timestamp}
-        return pl.DataFrame(columns | {name: values for name, values in extra.items() if values is not None})
+            raise DataError("these interactions have no events: their source has no order. Leave out events=True.")
+        ids = {"user": self.users.values.gather(rows.rows()), "item": self.items.values.gather(rows.indices)}
+        columns: dict[str, Any] = {**ids, "weight": rows.weight, "timestamp": rows.timestamp}
+        return pl.DataFrame({name: values for name, values in columns.items() if values is not None})
 
     def to_csr(self) -> sparse.csr_array:
         """A SciPy matrix, users by items, of the weights, or of ones where there are none.
@@ -142,7 +141,7 @@ class Interactions:
         :meth:`from_csr` reads it again, but for weights of 0, which are no interactions there.
         """
         values = np.ones(len(self), dtype=np.float32) if self.weight is None else self.weight
-        return sparse.csr_array((values, self.indices, self.indptr), shape=(self.n_users, self.n_items))
+        return sparse.csr_array((values, self.indices, self.indptr), shape=(self.n_users, self.n_items), copy=True)
 
     @classmethod
     def from_frame(
@@ -157,12 +156,12 @@ class Interactions:
     ) -> Interactions:
         """From a Polars or pandas frame; columns not named are guessed, ``"none"`` leaves one out.
 
-        Dense indices follow the sorted ids. Of several rows with the same user and item the first is kept; ``notes``
-        count the others. ``dates`` is ``"day-first"`` or ``"month-first"``, for text such as 12/01/2020.
+        Dense indices follow the sorted ids. Of several rows with one pair the first gives the weight and the time;
+        ``notes`` count the others, and ``events`` keep them. ``dates`` is ``"day-first"`` or ``"month-first"``, for
+        text such as 12/01/2020.
         """
-        table, notes = canonical(
-            of_frame(frame, "the table"), Columns(user, item, weight, timestamp, dates), "the table"
-        )
+        wanted = Columns(user, item, weight, timestamp, dates)
+        table, notes = canonical(of_frame(frame, "the table"), wanted, "the table")
         return cls.from_canonical(table, notes=notes)
 
     @classmethod
@@ -183,25 +182,11 @@ class Interactions:
         Zeros, stored or not, are no interactions, and neither are NaN and masked cells, which are unknown. The other
         values become weights, unless all of them are 1.
         """
-        table = _cells(matrix)
-        is_unknown = np.isnan(table.data) if table.data.dtype.kind == "f" else np.zeros(table.data.shape, dtype=bool)
-        kept = (table.data != 0) & ~is_unknown
-        if not kept.any():
-            raise DataError(f"matrix must hold at least one interaction, got none in shape {table.shape}.")
-        rows, cols, values = table.coords[0][kept], table.coords[1][kept], table.data[kept]
-        beyond = np.abs(values.astype(np.float64)) > LARGEST_RATING
-        if beyond.any():
-            place = int(beyond.argmax())
-            raise DataError(
-                f"matrix must hold finite numbers up to {LARGEST_RATING:.3g}, got {values[place]} in row "
-                f"{rows[place]}, column {cols[place]}. Put NaN where a value is unknown."
-            )
-        if 8 * sum(table.shape) > (free := available()):
-            raise DataError(f"matrix of shape {table.shape} has more ids than fit into memory ({size(free)} are free).")
-        users, items = IdMap.range(table.shape[0]), IdMap.range(table.shape[1])
-        weight = None if (values == 1).all() else values
-        data = cls.from_indices(rows, cols, users, items, weight=weight)
-        return replace(data, notes=replace(data.notes, unknown_cells=int(is_unknown.sum())), events=None)
+        cells = cells_of(matrix)
+        users, items = (IdMap.range(n) for n in cells.shape)
+        weight = None if (cells.values == 1).all() else cells.values
+        data = cls.from_indices(cells.rows, cells.cols, users, items, weight=weight)
+        return replace(data, notes=replace(data.notes, unknown_cells=cells.n_unknown), events=None)
 
     @classmethod
     def from_indices(
@@ -240,24 +225,6 @@ class Interactions:
         )
 
 
-def _cells(matrix: Any) -> sparse.coo_array:
-    """The cells of a matrix of real numbers; its indices are checked before compiled code follows them."""
-    try:
-        if sparse.issparse(matrix):
-            if hasattr(matrix, "check_format"):
-                matrix.check_format(full_check=True)
-        else:
-            hidden = np.ma.getmaskarray(matrix) if np.ma.isMaskedArray(matrix) else None
-            matrix = np.asarray(matrix) if hidden is None else np.where(hidden, 0, np.asarray(matrix))
-        if matrix.ndim != 2:
-            raise DataError(f"matrix must have 2 dimensions (users, items), got {matrix.ndim}.")
-        if matrix.dtype.kind not in "biuf":
-            raise DataError(f"matrix must hold real numbers, got {matrix.dtype}.")
-        return sparse.coo_array(matrix)
-    except (ValueError, TypeError, IndexError, OverflowError) as error:
-        raise DataError(f"matrix cannot be read: {error}. It must hold numbers, users by items.") from error
-
-
 def _values(name: str, values: Any, n: int) -> np.ndarray | None:
     """Weights as float32 or times as int64 or float64, one finite number for each of n pairs."""
     if values is None:
@@ -280,17 +247,10 @@ def _checked_index(name: str, index: Any, size: int) -> np.ndarray:
         raise DataError(
             f"{name} indices must be whole numbers in one dimension, got {index.dtype} of shape {index.shape}."
         )
-    if index.dtype == np.uint64 and index.size and index.max() >= 2**63:
-        raise DataError(f"{name} index {index.max()} is outside the {size} known {name}s (0 to {size - 1}).")
-    index = index.astype(np.int64, copy=False)
-    _check_range(name, index, size)
-    return index
-
-
-def _check_range(name: str, index: np.ndarray, size: int) -> None:
-    if len(index) and not (index.min() >= 0 and index.max() < size):
-        wrong = index[(index < 0) | (index >= size)][0]
-        raise DataError(f"{name} index {wrong} is outside the {size} known {name}s (0 to {size - 1}).")
+    is_outside = (index < 0) | (index >= size)
+    if is_outside.any():
+        raise DataError(f"{name} index {index[is_outside][0]} is outside the {size} known {name}s (0 to {size - 1}).")
+    return index.astype(np.int64, copy=False)
 
 
 def concatenate(first: Interactions, *others: Interactions) -> Interactions:

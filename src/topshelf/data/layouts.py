@@ -41,7 +41,7 @@ def sniff(lines: list[str], separator: str | None, source: str, wanted: Columns 
         raise DataError(f"separator must be one character or '::', got {separator!r}.")
     rows = [fields(line, separator) for line in lines]
     if _has_header(rows, wanted):
-        _refuse_twins(rows[0], wanted, source)
+        _refuse_repeated_names(rows[0], wanted, source)
         return Layout(separator, True, rows[0])
     return Layout(separator, False, _headerless_names(rows, source))
 
@@ -74,7 +74,7 @@ def _has_header(rows: list[list[str]], wanted: Columns) -> bool:
     )
 
 
-def _refuse_twins(names: list[str], wanted: Columns, source: str) -> None:
+def _refuse_repeated_names(names: list[str], wanted: Columns, source: str) -> None:
     """Polars renames the second of two equal columns, so that the choice between them would be silent."""
     for name, count in Counter(names).items():
         if count > 1 and (name in wanted or any(is_known(name, role) for role in ("user", "item"))):
@@ -133,7 +133,7 @@ def are_lists(lines: list[str]) -> bool | None:
 def _separator(lines: list[str], source: str) -> str:
     for count in (str.count, lambda line, mark: len(fields(line, mark)) - 1):  # quoted fields may hold the separator
         widths = {mark: {count(line, mark) for line in lines} for mark in SEPARATORS}
-        steady = [mark for mark, found in widths.items() if len(found) == 1 and found != {0}]
+        steady = [mark for mark, counts in widths.items() if len(counts) == 1 and counts != {0}]
         if steady:
             return _without_decimal_commas(lines, steady)
     present = [mark for mark in SEPARATORS if mark in lines[0]]

@@ -15,8 +15,8 @@ UNKNOWN = 4 << 30  # taken as free where the system does not say
 
 def available() -> int:
     """Bytes that this process may still take: free memory, and the limits of its container and its shell."""
-    found = [_free(), *_container_limits(), _address_space()]
-    return max(0, min(value for value in found if value is not None))
+    limits = [_free(), *_container_limits(), _address_space()]
+    return max(0, min(value for value in limits if value is not None))
 
 
 def _free() -> int:
@@ -104,7 +104,7 @@ class Allowance:
 
 
 def size(n_bytes: float) -> str:
-    """Bytes for people."""
+    """A number of bytes, in the unit that suits it."""
     for unit in ("bytes", "kB", "MB"):
         if n_bytes < 1000:
             return f"{n_bytes:.0f} {unit}" if unit == "bytes" else f"{n_bytes:.1f} {unit}"

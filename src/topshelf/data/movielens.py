@@ -35,7 +35,7 @@ def fetch_movielens_from_registry(cache: Path) -> Path:
 def read_wheel(wheel: Path) -> tuple[Split, list[str]]:
     """The paper's split of MovieLens 100K, and the titles of its items."""
     data, _ = prepare(Interactions.from_canonical(read_ratings(wheel)), min_rating=3, core=10)
-    # Pairs alone, so that it does not matter whether this file or the paper's was at hand.
+    # Pairs alone: the data must not depend on which of the two files, this or the paper's, is there.
     pairs = replace(data, weight=None, timestamp=None, events=None, notes=NO_NOTES)
     train, test = ratio_split(pairs, test_fraction=0.2, seed=0)
     return given_split(train=train, test=test), read_titles(wheel, train.items)

@@ -100,24 +100,24 @@ def bare(name: str) -> str:
 def resolve(
     present: list[str], wanted: Columns, source: str, holds_times: Callable[[str], bool] = lambda _: True
 ) -> dict[str, str]:
-    """Role to column name, for every role found; users and items must be found.
+    """Role to column name, for every role that has one; users and items must have one.
 
     ``holds_times`` looks into a column whose name alone says that it is a time: ``bought_at`` may be a shop.
     """
-    found = {}
+    chosen = {}
     for role in ROLES:
         name = getattr(wanted, role)
         if name is not None and name.lower() == IGNORE:
             continue
         column = _guess(present, role, source, holds_times) if name is None else _named(present, role, name, source)
         if column is not None:
-            found[role] = column
+            chosen[role] = column
         elif role in ID_ROLES:
             raise DataError(
                 f"{source}: cannot tell which column holds the {role}s; the columns are {_listed(present)}. "
                 f"Name it with {OPTIONS[role]} (in Python {role}=...); a file with no header line needs one."
             )
-    return found
+    return chosen
 
 
 def _guess(present: list[str], role: str, source: str, holds_times: Callable[[str], bool]) -> str | None:

@@ -1,4 +1,4 @@
-"""What the reading of a source left out or left open, for a person to know before training."""
+"""What the reading of a source left out or left open, to be shown before training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Notes:
     """Counts and names that the readers collect; :meth:`lines` says them in words.
 
-    ``repeats`` are rows dropped because their user and item were there already, of ``rows`` in all.
+    ``repeats`` are rows whose user and item were there already, of ``rows`` in all.
     ``unknown_cells`` are NaN cells of a matrix. ``unused_times`` are columns that look like a time and are not
     used, ``time`` the one that was guessed instead, where there is one.
     ``unread_times`` are unused columns with the name of a time, whose values do not look like one.
@@ -35,19 +35,19 @@ class Notes:
 
     def lines(self, kind: str | None = None) -> tuple[str, ...]:
         """One sentence for each thing to know; ``kind`` is the split's, where it is known."""
-        found = []
+        lines = []
         if self.unused_times:
-            found.append(self._about_times(kind))
+            lines.append(self._about_times(kind))
         if self.unread_times:
-            found.append(self._about_names(kind))
+            lines.append(self._about_names(kind))
         if self.repeats:
-            found.append(
-                f"{self.repeats:,} of {self.rows:,} rows repeat a user and an item and are dropped; the first of each "
-                "is kept"
+            lines.append(
+                f"{self.repeats:,} of {self.rows:,} rows repeat a user and an item; each pair counts once, with the "
+                "rating and time of its first row"
             )
         if self.unknown_cells:
-            found.append(f"{self.unknown_cells:,} cells of the matrix are NaN and taken as unknown")
-        return tuple(found)
+            lines.append(f"{self.unknown_cells:,} cells of the matrix are NaN and taken as unknown")
+        return tuple(lines)
 
     def _about_times(self, kind: str | None) -> str:
         names, several = _listed(self.unused_times), len(self.unused_times) > 1

@@ -39,5 +39,5 @@ def _contains(ordered: np.ndarray, keys: np.ndarray) -> np.ndarray:
     if not len(ordered):
         return np.zeros(len(keys), dtype=bool)
     places = np.searchsorted(ordered, keys)
-    found: np.ndarray = ordered[np.minimum(places, len(ordered) - 1)] == keys
-    return found
+    contained: np.ndarray = ordered[np.minimum(places, len(ordered) - 1)] == keys
+    return contained

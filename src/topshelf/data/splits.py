@@ -228,7 +228,10 @@ def make_split(
             f"the {kind} split leaves no test interactions ({notes['dropped_test']} were dropped: their "
             "users or items are not in train). Use more data, a larger core, or another split."
         )
-    return Split(train, valid, test, kind, notes, interactions.without(train, valid, test))
+    left_out = interactions.without(train, valid, test)
+    if len(left_out) and test.events is not None:  # what was dropped from validation may have later events
+        test = replace(test, events=test.events.where(~np.isin(test.event_keys(), left_out.keys())))
+    return Split(train, valid, test, kind, notes, left_out)
 
 
 def _parts(

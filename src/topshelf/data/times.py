@@ -90,14 +90,14 @@ def _plain(texts: pl.Series) -> pl.Series:
 
 
 def _first_that_fits(texts: pl.Series, formats: list[str]) -> pl.Series:
-    found = pl.Series(texts.name, [None] * len(texts), dtype=pl.Int64)
+    seconds = pl.Series(texts.name, [None] * len(texts), dtype=pl.Int64)
     for form in formats:
-        left = found.is_null()
+        left = seconds.is_null()
         if not left.any():
             break
         moments = texts.filter(left).str.to_datetime(form, strict=False, time_unit="us").dt.epoch("s")
-        found = found.scatter(left.arg_true(), moments)
-    return found
+        seconds = seconds.scatter(left.arg_true(), moments)
+    return seconds
 
 
 def _other_dates(texts: pl.Series, dates: str | None, where: str) -> list[str]:
@@ -149,10 +149,10 @@ def refuse_mixed_units(numbers: pl.Series, where: str) -> None:
     if highest is None or highest < _SECONDS[0] * 1e3:  # type: ignore[operator]
         return
     low, high = _SECONDS
-    found = {unit: numbers.is_between(low * factor, high * factor) for unit, factor in _UNITS.items()}
-    present = [unit for unit, mask in found.items() if mask.any()]
+    masks = {unit: numbers.is_between(low * factor, high * factor) for unit, factor in _UNITS.items()}
+    present = [unit for unit, mask in masks.items() if mask.any()]
     if len(present) > 1:
-        shown = [f"{unit} (data row {found[unit].arg_max() + 1}: {numbers.filter(found[unit])[0]})" for unit in present]  # type: ignore[operator]
+        shown = [f"{unit} (data row {masks[unit].arg_max() + 1}: {numbers.filter(masks[unit])[0]})" for unit in present]  # type: ignore[operator]
         raise DataError(f"{where} mixes {' and '.join(shown)}. Write all times in one unit.")
 
 
