@@ -105,7 +105,7 @@ def test_the_settings_are_those_of_the_model_and_loss_given_before(tab):
 def test_the_names_are_those_of_the_registries():
     assert source.models() == list(MODELS)
     assert source.losses() == list(LOSSES)
-    assert source.losses(graded=True) == list(LOSSES | LISTWISE)
+    assert source.all_losses() == list(LOSSES | LISTWISE)
     assert source.datasets() == list(DATASETS)
 
 

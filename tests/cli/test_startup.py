@@ -27,6 +27,8 @@ def completion(*words):
     return {"_TOPSHELF_COMPLETE": "complete_bash", **texts}
 
 
+COMMANDS = ["train", "evaluate", "recommend", "blend", "losses", "models", "demo", "diagnose", "tune"]
+COMMANDS += ["data", "data list", "data get", "data show", "data prepare"]
 CASES = {
     "--version": (["--version"], {}),
     "--help": (["--help"], {}),
@@ -53,3 +55,17 @@ def test_it_starts_fast_and_imports_nothing_heavy(case, tmp_path):
     assert (done.returncode, done.stderr) == (0, "[]\n")
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert seconds < 1  # 0.1 to 0.2 s on an idle machine of 2024; importing torch alone takes more than 1 s
+
+
+def test_the_help_of_every_command_imports_nothing_heavy():
+    code = f"""
+import contextlib, io, sys
+from topshelf.cli import app
+for command in {COMMANDS}:
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as shown:
+        app([*command.split(), "--help"], prog_name="topshelf")
+    assert "Usage: topshelf" in shown.getvalue(), command
+print(sorted({HEAVY - {"pydantic"}} & set(sys.modules)))
+"""  # Typer itself imports pydantic
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

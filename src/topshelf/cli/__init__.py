@@ -9,7 +9,6 @@ import os
 import sys
 import warnings
 from contextlib import suppress
-from importlib import metadata
 from typing import Annotated, TextIO
 
 import typer
@@ -33,6 +32,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib import metadata  # slow to import
+
         typer.echo(metadata.version("topshelf"))
         raise typer.Exit
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from topshelf.cli import completion, show
-from topshelf.cli.options import Quiet
+from topshelf.cli.options import Quiet, argument, option
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console
 
@@ -17,14 +15,9 @@ if TYPE_CHECKING:
 
 
 def blend(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN", help="Run folders with one split and one K.", autocompletion=completion.runs),
-    ],
-    weights: Annotated[
-        str | None, typer.Option(help="One weight per run, such as 1,0.1; default: chosen on validation.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the blend.")] = None,
+    runs: Annotated[list[Path], argument("RUN", "Run folders with one split and one K.", tab=completion.runs)],
+    weights: Annotated[str | None, option("One weight per run, such as 1,0.1; default: chosen on validation.")] = None,
+    out: Annotated[Path | None, option("Folder for the blend.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Combine several runs: a weighted sum of their scores.

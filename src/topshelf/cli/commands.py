@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from topshelf import terminal
-from topshelf.cli import completion, show
-from topshelf.cli.options import AsJson, ConfigFile, IdColumns, Quiet, RunOptions, RunPath, expanded
+from topshelf.cli import completion, show, source
+from topshelf.cli.options import AsJson, ConfigFile, IdColumns, Quiet, RunOptions, RunPath, argument, expanded, option
 from topshelf.errors import ConfigError, one_of
 
 if TYPE_CHECKING:
@@ -24,10 +23,8 @@ if TYPE_CHECKING:
 def train(
     options: RunOptions,
     config: ConfigFile = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the run.")] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Continue the run in this folder.", autocompletion=completion.runs)
-    ] = None,
+    out: Annotated[Path | None, option("Folder for the run.")] = None,
+    resume: Annotated[Path | None, option("Continue the run in this folder.", tab=completion.runs)] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a recommender, evaluate it, and save the run in a folder.
@@ -66,15 +63,11 @@ def train(
 def evaluate(
     run: RunPath,
     protocol: Annotated[
-        str | None,
-        typer.Option(
-            help="standard or paper; default: the run's.", autocompletion=completion.choice("standard", "paper")
-        ),
+        str | None, option("standard or paper; default: the run's.", tab=completion.choice("standard", "paper"))
     ] = None,
-    cutoffs: Annotated[str | None, typer.Option(help="List lengths, such as 5,10,20; default: the run's.")] = None,
+    cutoffs: Annotated[str | None, option("List lengths, such as 5,10,20; default: the run's.")] = None,
     against: Annotated[
-        Path | None,
-        typer.Option(help="Run on the same data to compare with, by a paired test.", autocompletion=completion.runs),
+        Path | None, option("Run on the same data to compare with, by a paired test.", tab=completion.runs)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -108,14 +101,12 @@ def evaluate(
 def recommend(
     run: RunPath,
     columns: IdColumns,
-    user: Annotated[list[str] | None, typer.Option(help="User id. Repeatable.")] = None,
-    items: Annotated[str | None, typer.Option(help="Items of a user who is not in the data, such as 3,7,12.")] = None,
-    new: Annotated[
-        Path | None, typer.Option(help="File of interactions since training, of known and new users.")
-    ] = None,
-    k: Annotated[int | None, typer.Option(help="List length; default: the run's K.")] = None,
-    keep_seen: Annotated[bool, typer.Option("--keep-seen", help="Include items that the user already has.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write a .csv or .parquet file instead of printing.")] = None,
+    user: Annotated[list[str] | None, option("User id. Repeatable.")] = None,
+    items: Annotated[str | None, option("Items of a user who is not in the data, such as 3,7,12.")] = None,
+    new: Annotated[Path | None, option("File of interactions since training, of known and new users.")] = None,
+    k: Annotated[int | None, option("List length; default: the run's K.")] = None,
+    keep_seen: Annotated[bool, option("Include items that the user already has.", "--keep-seen")] = False,
+    out: Annotated[Path | None, option("Write a .csv or .parquet file instead of printing.")] = None,
 ) -> None:
     """List the best items per user, without those the user already has.
 
@@ -162,10 +153,7 @@ def recommend(
 
 
 def losses(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="Show this loss in full.", autocompletion=completion.all_losses),
-    ] = None,
+    name: Annotated[str | None, argument("NAME", "Show this loss in full.", tab=source.all_losses)] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the losses: what they are, and when to use them.
@@ -180,14 +168,11 @@ def losses(
     """
     from topshelf.losses.describe import describe
 
-    _registered("loss", describe(), show.losses, name, as_json)
+    _registered("loss", describe(), name, as_json)
 
 
 def models(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="Show this model in full.", autocompletion=completion.models),
-    ] = None,
+    name: Annotated[str | None, argument("NAME", "Show this model in full.", tab=source.models)] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the models: what they are, when to use them, and their cost.
@@ -202,13 +187,13 @@ def models(
     """
     from topshelf.models.describe import describe
 
-    _registered("model", describe(), show.models, name, as_json)
+    _registered("model", describe(), name, as_json)
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    offline: Annotated[bool, typer.Option("--offline", help="Use generated data; download nothing.")] = False,
+    out: Annotated[Path, option("Folder for the runs and the report.")] = Path("runs/demo"),
+    seed: Annotated[int, option("Random seed.")] = 0,
+    offline: Annotated[bool, option("Use generated data; download nothing.", "--offline")] = False,
 ) -> None:
     """Compare four methods on MovieLens-100K.
 
@@ -221,13 +206,7 @@ def demo(
     demonstration.run(out, seed=seed, offline=offline)
 
 
-def _registered(
-    what: str,
-    rows: list[dict[str, Any]],
-    listing: Callable[[list[dict[str, Any]]], None],
-    name: str | None,
-    as_json: bool,
-) -> None:
+def _registered(what: str, rows: list[dict[str, Any]], name: str | None, as_json: bool) -> None:
     """The rows of a registry, or those of one name; a loss may have a second form for graded lists."""
     if name is not None:
         one_of(what, name, dict.fromkeys(row["name"] for row in rows))
@@ -237,7 +216,7 @@ def _registered(
     elif name is not None:
         show.entries(what, rows)
     else:
-        listing(rows)
+        show.listing(rows)
 
 
 def _evaluated(run: Path, protocol: str | None, cutoffs: tuple[int, ...] | None) -> tuple[Fitted, Evaluation]:

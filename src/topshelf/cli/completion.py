@@ -13,24 +13,7 @@ from typer.core import TyperArgument, TyperOption
 
 from topshelf.cli import source
 
-Offers = list[tuple[str, str]]  # what is offered, and its help
 _PREFIX = "_TOPSHELF_PREFIX"
-
-
-def models() -> list[str]:
-    return source.models()
-
-
-def losses() -> list[str]:
-    return source.losses()
-
-
-def all_losses() -> list[str]:
-    return source.losses(graded=True)
-
-
-def datasets() -> list[str]:
-    return source.datasets()
 
 
 def several_losses(incomplete: str) -> list[str]:
@@ -40,13 +23,13 @@ def several_losses(incomplete: str) -> list[str]:
 
 
 def data(incomplete: str) -> list[str]:
-    """Named datasets and files. With no name to offer, the shell completes files itself, and does it better."""
+    """Named datasets and files. If no name matches, the shell completes files itself."""
     names = [name for name in source.datasets() if name.startswith(incomplete)]
     return [*names, *(f"{path}/" if Path(path).is_dir() else path for path in _paths(incomplete, "*"))] if names else []
 
 
 def folders(marker: str) -> Callable[[str], list[str]]:
-    """Folders that hold the marker file, here or one level down."""
+    """A completer of folders that hold the marker file, here or one level down."""
 
     def completed(incomplete: str) -> list[str]:
         files = [*_paths(incomplete, f"*/{marker}"), *_paths(incomplete, f"*/*/{marker}")]
@@ -66,7 +49,7 @@ def choice(*values: str) -> Callable[[], list[str]]:
     return lambda: list(values)
 
 
-def setting(ctx: typer.Context, incomplete: str) -> Offers:
+def setting(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """``section.key=`` for ``--set`` and ``--range``, then the accepted values, or the default."""
     prefix = os.environ.get(_PREFIX, "")
     name, equals, _ = (prefix + incomplete).partition("=")
@@ -80,7 +63,7 @@ def setting(ctx: typer.Context, incomplete: str) -> Offers:
 
 
 def prepare(environ: MutableMapping[str, str]) -> None:
-    """Prepare the process for the shell's question, if it came to answer one."""
+    """Prepare the process if the shell asks for completions."""
     if "_TOPSHELF_COMPLETE" in environ:
         for kind in (TyperArgument, TyperOption):  # to check values, Typer would import pydantic
             kind.process_value = lambda self, ctx, value: value  # type: ignore[method-assign]  # noqa: ARG005

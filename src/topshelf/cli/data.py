@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from topshelf.cli import completion
-from topshelf.cli.options import AsJson, TableOptions, expanded
+from topshelf.cli.options import AsJson, TableOptions, argument, expanded, option
+from topshelf.cli.source import datasets
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console, say
 from topshelf.terminal import as_json as json_text
@@ -46,12 +47,7 @@ def list_(as_json: AsJson = False) -> None:
 
 @app.command()
 def get(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="Dataset name; see topshelf data list.", autocompletion=completion.datasets
-        ),
-    ],
+    name: Annotated[str, argument("NAME", "Dataset name; see topshelf data list.", tab=datasets)],
 ) -> None:
     """Download a named dataset and verify its checksum.
 
@@ -67,10 +63,7 @@ def get(
 @app.command()
 @expanded
 def show(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="NAME|PATH", help="Dataset name, file or folder.", autocompletion=completion.data),
-    ],
+    source: Annotated[str, argument("NAME|PATH", "Dataset name, file or folder.", tab=completion.data)],
     options: TableOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -96,24 +89,18 @@ def show(
 @app.command()
 @expanded
 def prepare(
-    path: Annotated[
-        str,
-        typer.Argument(metavar="NAME|PATH", help="Dataset name or file.", autocompletion=completion.data),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    path: Annotated[str, argument("NAME|PATH", "Dataset name or file.", tab=completion.data)],
+    out: Annotated[Path, option("Folder to write.")],
     options: TableOptions,
-    core: Annotated[int, typer.Option(help="Keep users and items with at least this many interactions.")] = 0,
+    core: Annotated[int, option("Keep users and items with at least this many interactions.")] = 0,
     split: Annotated[
-        str,
-        typer.Option(
-            help="auto, ratio, last or time.", autocompletion=completion.choice("auto", "ratio", "last", "time")
-        ),
+        str, option("auto, ratio, last or time.", tab=completion.choice("auto", "ratio", "last", "time"))
     ] = "auto",
-    test_fraction: Annotated[float, typer.Option(help="Share of the test part.")] = 0.2,
-    valid_fraction: Annotated[float, typer.Option(help="Share of train held out for validation.")] = 0.1,
-    last_n: Annotated[int, typer.Option(help="Split last: held-out interactions per user.")] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the validation part.")] = 0,
-    split_seed: Annotated[int, typer.Option(help="Split ratio: seed of the test part.")] = 0,
+    test_fraction: Annotated[float, option("Share of the test part.")] = 0.2,
+    valid_fraction: Annotated[float, option("Share of train held out for validation.")] = 0.1,
+    last_n: Annotated[int, option("Split last: held-out interactions per user.")] = 1,
+    seed: Annotated[int, option("Seed of the validation part.")] = 0,
+    split_seed: Annotated[int, option("Split ratio: seed of the test part.")] = 0,
 ) -> None:
     """Clean and split interactions into a folder that --data accepts.
 

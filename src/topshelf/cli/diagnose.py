@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topshelf.cli import completion
-from topshelf.cli.options import AsJson, RunOptions, expanded
+from topshelf.cli.options import AsJson, RunOptions, argument, expanded, option
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console, say
 from topshelf.terminal import as_json as json_text
@@ -21,20 +21,14 @@ if TYPE_CHECKING:
 @expanded
 def diagnose(
     options: RunOptions,
-    target: Annotated[
-        Path | None,
-        typer.Argument(metavar="RUN|FILE", help="Run folder, or TOML file.", autocompletion=completion.runs),
-    ] = None,
+    target: Annotated[Path | None, argument("RUN|FILE", "Run folder, or TOML file.", tab=completion.runs)] = None,
     losses: Annotated[
         str | None,
-        typer.Option(
-            help="Losses to compare with, names or TOML files; default: softmax,slatk.",
-            autocompletion=completion.several_losses,
-        ),
+        option("Losses to compare with, names or TOML files; default: softmax,slatk.", tab=completion.several_losses),
     ] = None,
-    users: Annotated[int, typer.Option(help="Number of users to examine.")] = 1000,
-    epochs: Annotated[int, typer.Option(help="Epochs to train each loss.")] = 20,
-    out: Annotated[Path | None, typer.Option(help="Folder for the page, the plots and the numbers.")] = None,
+    users: Annotated[int, option("Number of users to examine.")] = 1000,
+    epochs: Annotated[int, option("Epochs to train each loss.")] = 20,
+    out: Annotated[Path | None, option("Folder for the page, the plots and the numbers.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a loss does on your data, and what to change.

@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields, is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
-from typer.models import OptionInfo
 
 from topshelf.cli import completion, source
 from topshelf.errors import ConfigError
@@ -18,19 +17,25 @@ from topshelf.errors import ConfigError
 if TYPE_CHECKING:
     from topshelf.config import RunConfig
 
-AsJson = Annotated[bool, Option("--json", help="Print JSON instead of tables.")]
-Quiet = Annotated[bool, Option("--quiet", help="No progress bar.")]
-ConfigFile = Annotated[Path | None, Argument(metavar="FILE", help="TOML file with the run's settings.")]
-RunPath = Annotated[Path, Argument(metavar="RUN", help="Run folder.", autocompletion=completion.runs)]
+
+def option(help: str, *names: str, tab: Callable[..., Any] | None = None, panel: str | None = None) -> Any:
+    """An option; ``tab`` completes its values."""
+    return Option(*names, help=help, autocompletion=tab, rich_help_panel=panel)
+
+
+def argument(metavar: str, help: str, tab: Callable[..., Any] | None = None) -> Any:
+    return Argument(metavar=metavar, help=help, autocompletion=tab)
+
+
+AsJson = Annotated[bool, option("Print JSON instead of tables.", "--json")]
+Quiet = Annotated[bool, option("No progress bar.", "--quiet")]
+ConfigFile = Annotated[Path | None, argument("FILE", "TOML file with the run's settings.")]
+RunPath = Annotated[Path, argument("RUN", "Run folder.", tab=completion.runs)]
 
 # The options that say how a data file is read, and the data settings that they are.
 _READING = {"user_column": "user", "item_column": "item", "rating_column": "weight", "time_column": "timestamp"}
 _READING |= {name: name for name in ("dates", "min_rating", "separator")}
-
-
-def _reading(help: str, **more: Any) -> OptionInfo:
-    option: OptionInfo = Option(help=help, rich_help_panel="Reading a data file", **more)
-    return option
+_reading = partial(option, panel="Reading a data file")
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,7 @@ class Columns(IdColumns):
     dates: Annotated[
         str | None,
         _reading(
-            "How to read dates such as 12/01/2020: day-first or month-first.",
-            autocompletion=completion.choice("day-first", "month-first"),
+            "Dates such as 12/01/2020: day-first or month-first.", tab=completion.choice("day-first", "month-first")
         ),
     ] = None
     min_rating: Annotated[float | None, _reading("Keep only interactions rated at least this.")] = None
@@ -69,25 +73,19 @@ class TableOptions(Columns):
 class RunOptions(Columns):
     """What defines a run."""
 
-    data: Annotated[str | None, Option(help="Dataset name, file or folder.", autocompletion=completion.data)] = None
+    data: Annotated[str | None, option("Dataset name, file or folder.", tab=completion.data)] = None
     model: Annotated[
         str | None,
-        Option(
-            help=f"Default: mf. One of {', '.join(source.models())}; see topshelf models.",
-            autocompletion=completion.models,
-        ),
+        option(f"Default: mf. One of {', '.join(source.models())}; see topshelf models.", tab=source.models),
     ] = None
     loss: Annotated[
-        str | None,
-        Option(
-            help="Default: slatk. Others: softmax, bpr, ...; see topshelf losses.", autocompletion=completion.losses
-        ),
+        str | None, option("Default: slatk. Others: softmax, bpr, ...; see topshelf losses.", tab=source.losses)
     ] = None
-    k: Annotated[int | None, Option(help="Length of the list to optimize; default: 20.")] = None
-    seed: Annotated[int | None, Option(help="Random seed; default: 0.")] = None
+    k: Annotated[int | None, option("Length of the list to optimize; default: 20.")] = None
+    seed: Annotated[int | None, option("Random seed; default: 0.")] = None
     set_: Annotated[
         list[str] | None,
-        Option("--set", help="Override a setting: section.key=value. Repeatable.", autocompletion=completion.setting),
+        option("Override a setting: section.key=value. Repeatable.", "--set", tab=completion.setting),
     ] = None
 
     def is_given(self) -> bool:
@@ -99,13 +97,7 @@ class RunOptions(Columns):
         from topshelf.models import MODELS
 
         more = merged({"data": self.reading()}, overrides(self.set_ or []))
-        named: dict[str, Any] = {
-            "data": self.data,
-            "model": self.model,
-            "loss": self.loss,
-            "k": self.k,
-            "seed": self.seed,
-        }
+        named: dict[str, Any] = {name: getattr(self, name) for name in ("data", "model", "loss", "k", "seed")}
         config = assemble(file=file, **named, more=more)
         if self.loss is not None and config.model.name in MODELS and MODELS[config.model.name].is_closed_form:
             raise ConfigError(f"--loss does not go with --model {config.model.name}, which is fitted in closed form")

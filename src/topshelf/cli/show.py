@@ -99,21 +99,15 @@ LABELS = {
 }
 
 
-def losses(rows: Sequence[dict[str, Any]]) -> None:
-    """A table per form: summary, when to use it, search ranges."""
-    _listing(rows, "what it is, when to use it, and what topshelf tune searches", ("use_when",))
-
-
-def models(rows: Sequence[dict[str, Any]]) -> None:
-    """A table per form: summary, when to use it, cost, search ranges."""
-    _listing(rows, "what it is, when to use it, its cost, and what topshelf tune searches", ("use_when", "cost"))
-
-
-def _listing(rows: Sequence[dict[str, Any]], heading: str, keys: Sequence[str]) -> None:
+def listing(rows: Sequence[dict[str, Any]]) -> None:
+    """A table per form: summary, when to use it, its cost if it is a model's, search ranges."""
+    keys = ("use_when", "cost") if "new_users" in rows[0] else ("use_when",)
     for form in dict.fromkeys(row["form"] for row in rows):
         table = Table(title=FORMS[form], title_justify="left", show_lines=True)
         table.add_column("name", no_wrap=True)
-        table.add_column(heading)
+        table.add_column(
+            f"what it is, when to use it, {'its cost, ' * ('cost' in keys)}and what topshelf tune searches"
+        )
         for row in rows:
             if row["form"] == form:
                 lines = [row["summary"], *(f"{LABELS[key]}: {first_sentence(row[key])}" for key in keys)]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from topshelf.registry import GIVEN
 
-_ROOT = Path(__file__).parents[2]
+_PACKAGE = Path(__file__).parents[1]
 _NOTHING = ast.Constant(None)
 
 
@@ -27,9 +27,13 @@ def models() -> list[str]:
     return list(_registry("models", "MODELS"))
 
 
-def losses(*, graded: bool = False) -> list[str]:
-    """The names for ``--loss``; ``graded`` adds the losses of graded lists."""
-    return list(_registry("losses", "LOSSES") | (_registry("losses", "LISTWISE") if graded else {}))
+def losses() -> list[str]:
+    return list(_registry("losses", "LOSSES"))
+
+
+def all_losses() -> list[str]:
+    """With those of graded lists."""
+    return list(_registry("losses", "LOSSES") | _registry("losses", "LISTWISE"))
 
 
 def datasets() -> list[str]:
@@ -61,7 +65,7 @@ def settings(**chosen: str | None) -> dict[str, Setting]:
 
 @cache
 def _tree(module: str) -> ast.Module:
-    path = _ROOT.joinpath("topshelf", *module.split("."))
+    path = _PACKAGE.joinpath(*module.split("."))
     try:
         source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
     except OSError:  # installed without its source code: nothing can be completed

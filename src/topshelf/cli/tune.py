@@ -6,10 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
-
 from topshelf.cli import completion
-from topshelf.cli.options import ConfigFile, Quiet, RunOptions, expanded
+from topshelf.cli.options import ConfigFile, Quiet, RunOptions, expanded, option
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console, say
 
@@ -22,24 +20,20 @@ if TYPE_CHECKING:
 def tune(
     options: RunOptions,
     config: ConfigFile = None,
-    trials: Annotated[int | None, Option(help="Trials of all processes together; default: 30.")] = None,
-    sampler: Annotated[
-        str | None, Option(help="tpe (default) or grid.", autocompletion=completion.choice("tpe", "grid"))
-    ] = None,
-    timeout: Annotated[float | None, Option(help="Start no trial after this many seconds.")] = None,
+    trials: Annotated[int | None, option("Trials of all processes together; default: 30.")] = None,
+    sampler: Annotated[str | None, option("tpe (default) or grid.", tab=completion.choice("tpe", "grid"))] = None,
+    timeout: Annotated[float | None, option("Start no trial after this many seconds.")] = None,
     range_: Annotated[
         list[str] | None,
-        Option(
+        option(
+            "Values to search: name=value,value,... or name=low:high[:log]. Repeatable.",
             "--range",
-            help="Values to search: name=value,value,... or name=low:high[:log]. Repeatable.",
-            autocompletion=completion.setting,
+            tab=completion.setting,
         ),
     ] = None,
-    out: Annotated[Path | None, Option(help="Folder; default: runs/tune-DATA-MODEL-LOSS.")] = None,
-    storage: Annotated[str | None, Option(help="Database url; default: SQLite in the folder.")] = None,
-    resume: Annotated[
-        Path | None, Option(help="Continue the study in this folder.", autocompletion=completion.studies)
-    ] = None,
+    out: Annotated[Path | None, option("Folder; default: runs/tune-DATA-MODEL-LOSS.")] = None,
+    storage: Annotated[str | None, option("Database url; default: SQLite in the folder.")] = None,
+    resume: Annotated[Path | None, option("Continue the study in this folder.", tab=completion.studies)] = None,
     quiet: Quiet = False,
 ) -> None:
     """Search for the settings with the best validation NDCG@K.
