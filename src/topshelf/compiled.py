@@ -11,6 +11,8 @@ from typing import Any
 import numba
 import numpy as np
 
+Array = np.ndarray
+
 
 def jit(function: Callable[..., None]) -> Callable[..., None]:
     """Compile on first use. The code is cached beside the source, or in the user's cache if that is not writable."""
@@ -54,12 +56,7 @@ def exp(x: Any) -> Any:
 
 @jit
 def exp_sums(
-    tile: np.ndarray,
-    total: np.ndarray,
-    half: np.ndarray | None,
-    level: np.ndarray | None,
-    count: np.ndarray | None,
-    excess: np.ndarray | None,
+    tile: Array, total: Array, half: Array | None, level: Array | None, count: Array | None, excess: Array | None
 ) -> None:
     """Arguments that are None are compiled away, not skipped at run time."""
     for b in range(tile.shape[0]):
@@ -87,9 +84,7 @@ def exp_sums(
 
 
 @jit
-def list_excess(
-    values: np.ndarray, indptr: np.ndarray, level: np.ndarray, count: np.ndarray, excess: np.ndarray
-) -> None:
+def list_excess(values: Array, indptr: Array, level: Array, count: Array, excess: Array) -> None:
     for b in range(level.shape[0]):
         for p in range(indptr[b], indptr[b + 1]):
             over = values[p] - level[b]
@@ -99,7 +94,7 @@ def list_excess(
 
 
 @jit
-def unit_rows(table: np.ndarray, unit: np.ndarray, norm: np.ndarray) -> None:
+def unit_rows(table: Array, unit: Array, norm: Array) -> None:
     for b in range(table.shape[0]):
         row, made, square = table[b], unit[b], _ZERO
         for j in range(row.shape[0]):
@@ -111,7 +106,7 @@ def unit_rows(table: np.ndarray, unit: np.ndarray, norm: np.ndarray) -> None:
 
 
 @jit
-def unit_rows_gradient(gradient: np.ndarray, unit: np.ndarray, norm: np.ndarray, result: np.ndarray) -> None:
+def unit_rows_gradient(gradient: Array, unit: Array, norm: Array, result: Array) -> None:
     for b in range(gradient.shape[0]):
         row, made, out, along = gradient[b], unit[b], result[b], _ZERO
         for j in range(row.shape[0]):
@@ -129,7 +124,7 @@ def unit_rows_gradient(gradient: np.ndarray, unit: np.ndarray, norm: np.ndarray,
 
 
 @jit
-def keep_best(tile: np.ndarray, values: np.ndarray, indices: np.ndarray, first: int) -> None:
+def keep_best(tile: Array, values: Array, indices: Array, first: int) -> None:
     width, k = tile.shape[1], values.shape[1]
     n_groups = min(width, max(_LEAST_GROUPS, 4 * k))
     highest, keys = np.empty(n_groups, np.float32), np.empty(width, np.int32)
@@ -157,7 +152,7 @@ def keep_best(tile: np.ndarray, values: np.ndarray, indices: np.ndarray, first: 
 
 
 @jit_helper
-def group_maxima(row: np.ndarray, highest: np.ndarray) -> None:
+def group_maxima(row: Array, highest: Array) -> None:
     """The largest of every n-th score, for n groups. NaN is skipped."""
     n = highest.shape[0]
     highest[:] = -np.inf
@@ -168,7 +163,7 @@ def group_maxima(row: np.ndarray, highest: np.ndarray) -> None:
 
 
 @jit_helper
-def gather(row: np.ndarray, first: int, edge: Any, scores: np.ndarray, places: np.ndarray) -> int:
+def gather(row: Array, first: int, edge: Any, scores: Array, places: Array) -> int:
     """Scores above the edge, and NaN, in their order. Every score is written; ``n`` grows only if it stays."""
     n, width = 0, row.shape[0]
     whole = width - width % _CHUNK
@@ -192,7 +187,7 @@ def gather(row: np.ndarray, first: int, edge: Any, scores: np.ndarray, places: n
 
 
 @jit_helper
-def to_keys(scores: np.ndarray, keys: np.ndarray) -> None:
+def to_keys(scores: Array, keys: Array) -> None:
     """Integers in the order of the scores: -0 is 0, NaN is above all."""
     for j in range(scores.shape[0]):
         bits = np.float32(scores[j]).view(np.int32)
@@ -208,7 +203,7 @@ def from_key(key: int) -> Any:
 
 
 @jit_helper
-def reached_by(keys: np.ndarray, k: int) -> int:
+def reached_by(keys: Array, k: int) -> int:
     """A level that k keys reach, or more where some are equal: then it is the k-th largest. By halving."""
     low, high = int(keys.min()), int(keys.max()) + 1
     while high - low > 1:
@@ -224,7 +219,7 @@ def reached_by(keys: np.ndarray, k: int) -> int:
 
 
 @jit_helper
-def count_from(keys: np.ndarray, level: int) -> int:
+def count_from(keys: Array, level: int) -> int:
     least, n = np.int32(level), np.int32(0)
     for j in range(keys.shape[0]):
         n = np.int32(n + np.int32(keys[j] >= least))  # numba's default, int64, is half as fast
@@ -232,7 +227,7 @@ def count_from(keys: np.ndarray, level: int) -> int:
 
 
 @jit_helper
-def cut(keys: np.ndarray, scores: np.ndarray, places: np.ndarray, k: int) -> None:
+def cut(keys: Array, scores: Array, places: Array, k: int) -> None:
     """Move the k best to the front, in their order; of equal ones the first."""
     level = reached_by(keys, k)
     free = k - (count_from(keys, level + 1) if level < _HIGHEST_KEY else 0)
@@ -245,7 +240,7 @@ def cut(keys: np.ndarray, scores: np.ndarray, places: np.ndarray, k: int) -> Non
 
 
 @jit_helper
-def sort(keys: np.ndarray, scores: np.ndarray, places: np.ndarray, new: np.ndarray, new_places: np.ndarray) -> None:
+def sort(keys: Array, scores: Array, places: Array, new: Array, new_places: Array) -> None:
     """Best first, of equal ones the first: the place of each is the number of scores before it."""
     for i in range(keys.shape[0]):
         place = count_from(keys[:i], keys[i])
@@ -255,14 +250,7 @@ def sort(keys: np.ndarray, scores: np.ndarray, places: np.ndarray, new: np.ndarr
 
 
 @jit_helper
-def merge(
-    old: np.ndarray,
-    old_places: np.ndarray,
-    new: np.ndarray,
-    new_places: np.ndarray,
-    best: np.ndarray,
-    names: np.ndarray,
-) -> None:
+def merge(old: Array, old_places: Array, new: Array, new_places: Array, best: Array, names: Array) -> None:
     """The first of two sorted lists as one; of equal ones the old comes first."""
     i, j = 0, 0
     for place in range(best.shape[0]):
@@ -275,7 +263,7 @@ def merge(
 
 
 @jit
-def count_taken(starts: np.ndarray, stops: np.ndarray, taken: np.ndarray, columns: np.ndarray, n: int) -> None:
+def count_taken(starts: Array, stops: Array, taken: Array, columns: Array, n: int) -> None:
     for b in range(taken.shape[0]):
         before = -1
         while taken[b] != before:  # the n-th one moves back by every listed column before it, until none is new
@@ -286,14 +274,7 @@ def count_taken(starts: np.ndarray, stops: np.ndarray, taken: np.ndarray, column
 
 
 @jit
-def list_scores(
-    queries: np.ndarray,
-    starts: np.ndarray,
-    stops: np.ndarray,
-    items: np.ndarray,
-    indices: np.ndarray,
-    scores: np.ndarray,
-) -> None:
+def list_scores(queries: Array, starts: Array, stops: Array, items: Array, indices: Array, scores: Array) -> None:
     for b in range(queries.shape[0]):
         query = queries[b]
         for p in range(starts[b], stops[b]):
@@ -305,14 +286,7 @@ def list_scores(
 
 @jit
 def weighted_kth(
-    best: np.ndarray,
-    starts: np.ndarray,
-    stops: np.ndarray,
-    n_negatives: np.ndarray,
-    n_drawn: np.ndarray,
-    level: np.ndarray,
-    scores: np.ndarray,
-    k: int,
+    best: Array, starts: Array, stops: Array, n_negatives: Array, n_drawn: Array, level: Array, scores: Array, k: int
 ) -> None:
     """Walk down both lists together, best first; a positive counts n_drawn, a negative n_negatives."""
     width, top = best.shape[1], np.empty(k, np.float32)
@@ -332,7 +306,7 @@ def weighted_kth(
 
 
 @jit_helper
-def insert(top: np.ndarray, n: int, score: Any) -> int:
+def insert(top: Array, n: int, score: Any) -> int:
     """Put a score into the first n of a list, best first; the last drops out of a full one. Returns the new n."""
     if n == top.shape[0]:
         if score <= top[n - 1]:
@@ -347,7 +321,7 @@ def insert(top: np.ndarray, n: int, score: Any) -> int:
 
 
 @jit
-def hide(tile: np.ndarray, starts: np.ndarray, stops: np.ndarray, indices: np.ndarray, first: int) -> None:
+def hide(tile: Array, starts: Array, stops: Array, indices: Array, first: int) -> None:
     width = tile.shape[1]
     for b in range(tile.shape[0]):
         for p in range(starts[b], stops[b]):
@@ -357,9 +331,7 @@ def hide(tile: np.ndarray, starts: np.ndarray, stops: np.ndarray, indices: np.nd
 
 
 @jit
-def count_above(
-    scores: np.ndarray, starts: np.ndarray, stops: np.ndarray, indices: np.ndarray, above: np.ndarray, equal: np.ndarray
-) -> None:
+def count_above(scores: Array, starts: Array, stops: Array, indices: Array, above: Array, equal: Array) -> None:
     for b in range(scores.shape[0]):
         row = np.ascontiguousarray(scores[b])
         for first in range(0, row.shape[0], _CACHED):  # a part stays in the L1 cache for all targets
@@ -376,7 +348,7 @@ def count_above(
 
 
 @jit
-def hits(lists: np.ndarray, flags: np.ndarray, starts: np.ndarray, stops: np.ndarray, indices: np.ndarray) -> None:
+def hits(lists: Array, flags: Array, starts: Array, stops: Array, indices: Array) -> None:
     for b in range(lists.shape[0]):
         flags[b] = 0.0
         for p in range(starts[b], stops[b]):  # few wanted items; many places are compared at once

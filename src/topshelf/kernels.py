@@ -84,16 +84,8 @@ def count_above(scores: Tensor, indptr: Tensor, indices: Tensor, above: Tensor, 
     Shapes: scores (B, I) float32; indptr (B + 1,) and indices (P,): a list of items per row; above, equal (P,) int64.
     """
     arrays = (x.numpy() for x in (scores, indptr[:-1], indptr[1:]))
-    n_rows, width = scores.shape
-    share_rows(
-        _compiled().count_above,
-        n_rows,
-        width,
-        *arrays,
-        indices=indices.numpy(),
-        above=above.numpy(),
-        equal=equal.numpy(),
-    )
+    same: dict[str, Any] = {"indices": indices.numpy(), "above": above.numpy(), "equal": equal.numpy()}
+    share_rows(_compiled().count_above, *scores.shape, *arrays, **same)
 
 
 def hits(lists: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:

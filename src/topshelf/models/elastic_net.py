@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from topshelf.compiled import jit, jit_helper
+from topshelf.compiled import Array, jit, jit_helper
 from topshelf.kernels import LEAST_CELLS, share_rows
 
 _MOST_INNER, _MOST_ACTIVE = 1000, 4096  # the matrix of the active items has at most 128 MiB
 
 
-def elastic_net(items: np.ndarray, weights: np.ndarray, gram: tuple[np.ndarray, ...], **settings: Any) -> np.ndarray:
+def elastic_net(items: Array, weights: Array, gram: tuple[Array, ...], **settings: Any) -> Array:
     """Predict each item by a sum of the others with weights >= 0, in float64.
 
     Shapes: items (B,) int64, the items to predict; weights (B, I), zeros, are filled in; gram: indptr (I + 1,), indices
@@ -32,13 +32,13 @@ def elastic_net(items: np.ndarray, weights: np.ndarray, gram: tuple[np.ndarray, 
 
 @jit
 def solve(
-    items: np.ndarray,
-    weights: np.ndarray,
-    rounds: np.ndarray,
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    counts: np.ndarray,
-    diagonal: np.ndarray,
+    items: Array,
+    weights: Array,
+    rounds: Array,
+    indptr: Array,
+    indices: Array,
+    counts: Array,
+    diagonal: Array,
     l1: float,
     l2: float,
     tolerance: float,
@@ -71,9 +71,7 @@ def solve(
 
 
 @jit_helper
-def set_weight(
-    i: int, value: float, row: np.ndarray, residual: np.ndarray, indptr: np.ndarray, indices: np.ndarray, counts: Any
-) -> None:
+def set_weight(i: int, value: float, row: Array, residual: Array, indptr: Array, indices: Array, counts: Any) -> None:
     move = value - row[i]
     row[i] = value
     if move != 0.0:
@@ -83,13 +81,13 @@ def set_weight(
 
 @jit_helper
 def settle(
-    active: np.ndarray,
-    row: np.ndarray,
-    residual: np.ndarray,
-    place: np.ndarray,
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    counts: np.ndarray,
+    active: Array,
+    row: Array,
+    residual: Array,
+    place: Array,
+    indptr: Array,
+    indices: Array,
+    counts: Array,
     l1: float,
     l2: float,
     tolerance: float,
