@@ -1,9 +1,9 @@
-# Two commands for a newcomer: `make demo` and `make test`. Each creates .venv from nothing when it is missing.
+# Start with `make demo` or `make test`. Both create .venv if it is missing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-# Waiting threads that spin starve each other on a busy machine; the topshelf command sets this itself.
+# Threads that wait by spinning starve each other on a busy machine. The topshelf command sets this itself.
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: demo test check format clean
@@ -25,7 +25,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix src tests benchmarks examples
 
 clean:
-	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

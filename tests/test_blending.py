@@ -468,7 +468,7 @@ def test_from_training_to_lists_on_the_command_line(tmp_path):
     given = topshelf("blend", *itertools.chain(runs, runs[:1]), "--weights", "1,0.5,0", "--out", tmp_path / "given")
     assert load(tmp_path / "given").config.model.settings["weights"] == [1.0, 0.5, 0.0]
     assert "0.5" in given
-    assert "one number a run, such as 1,0.1; got '1,x'" in topshelf(
+    assert "one number per run, such as 1,0.1; got '1,x'" in topshelf(
         "blend", *runs, "--weights", "1,x", "--out", tmp_path / "more", code=2
     )
     assert "give --out FOLDER" in topshelf("blend", *runs, code=2)

@@ -282,7 +282,7 @@ def test_an_error_comes_back_only_when_nobody_writes_any_more(monkeypatch: pytes
         part[:] = 7
 
     with pytest.raises(KeyboardInterrupt):
-        kernels._share_rows(kernel, 2, 1 << 16, array)
+        kernels.share_rows(kernel, 2, 1 << 16, array)
     assert (array[1] == 7).all()
 
 

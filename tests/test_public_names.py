@@ -44,16 +44,20 @@ def test_importing_the_package_imports_nothing_heavy():
     assert run(f"import sys, topshelf; print({heavy} & set(sys.modules))") == "set()"
 
 
-def test_importing_one_loss_does_not_import_the_whole_house():
+def test_importing_the_models_does_not_import_numba():
+    assert run("import sys, topshelf.models; print('numba' in sys.modules)") == "False"
+
+
+def test_importing_one_loss_imports_little_else():
     code = """
 import sys
 from topshelf.losses import SLatK
 print(sorted(name for name in sys.modules if name.startswith("topshelf.") and name.count(".") == 1))
 print({"polars", "pydantic", "numba", "topshelf.compiled"} & set(sys.modules))
 """
-    houses, heavy = run(code).splitlines()
+    modules, heavy = run(code).splitlines()
     light = ("errors", "kernels", "losses", "ragged", "ranking", "registry", "thresholds")
-    assert set(eval(houses)) <= {f"topshelf.{name}" for name in light}
+    assert set(eval(modules)) <= {f"topshelf.{name}" for name in light}
     assert heavy == "set()"
 
 

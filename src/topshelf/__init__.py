@@ -1,6 +1,6 @@
 """topshelf: recommenders trained for the first K places of the list.
 
-The names below are loaded when they are first used, so that importing one loss does not import everything.
+Names are imported on first use, so importing one loss does not import everything.
 """
 
 from __future__ import annotations

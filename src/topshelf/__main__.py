@@ -1,4 +1,4 @@
-"""``python -m topshelf`` and the ``topshelf`` command; Ctrl-C while it starts is no traceback."""
+"""``python -m topshelf`` and the ``topshelf`` command."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ from types import FrameType
 
 
 def main() -> None:
-    """Import the command line, which takes a second or two, and run it."""
+    """Prepare the process, and run the command line."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, as by `>&-`: its number must not go to a file that is opened later
+        if getattr(sys, name) is None:  # closed, as by `>&-`: no file that is opened later may get its number
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
-    before = signal.signal(signal.SIGINT, _stop)  # an interrupted import would print a traceback of torch
-    # Threads that wait by spinning starve each other when the cores are shared. Torch reads this when it is imported;
-    # what is set already stays.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+    # Threads that wait by spinning starve each other on shared cores. Torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from topshelf.cli import main as run
 
-    signal.signal(signal.SIGINT, before)
     run()
 
 
-def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    print("stopped", file=sys.stderr, flush=True)  # noqa: T201
-    os._exit(128 + number)
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C. It ends the process at once during an import: torch would print a traceback."""
+    caller = frame
+    while caller is not None:
+        if caller.f_code.co_filename.startswith("<frozen importlib"):
+            print("stopped", file=sys.stderr, flush=True)  # noqa: T201
+            os._exit(128 + number)
+        caller = caller.f_back
+    signal.default_int_handler(number, frame)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The kernels' machine code: what numba compiles on first use. :mod:`topshelf.kernels` is the way in.
+"""The loops behind :mod:`topshelf.kernels`, compiled by numba on first use. Call them through that module.
 
-Sums may be added in any order; nothing else is left to the compiler.
+The compiler may reorder sums, and nothing else.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from typing import Any
 import numba
 import numpy as np
 
+Array = np.ndarray
 
-def _jit(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile on first use; the code is kept beside the source, or in the user's cache where that cannot be written."""
+
+def jit(function: Callable[..., None]) -> Callable[..., None]:
+    """Compile on first use. The code is cached beside the source, or in the user's cache if that is not writable."""
     options: dict[str, Any] = {"nogil": True, "boundscheck": False, "fastmath": {"contract", "reassoc", "nsz"}}
     try:
         return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder to keep it in: compile again in every process
+    except RuntimeError:  # no writable cache: compile again in every process
         return numba.njit(**options)(function)
+
+
+jit_helper = numba.njit(nogil=True, boundscheck=False)  # called by kernels, and cached with them
 
 
 # exp(x) = 2^n e^r with r = x - n ln 2 in [-0.35, 0.35]: ln 2 in two parts keeps r exact, a polynomial does the rest.
@@ -37,12 +42,11 @@ _LEAST_GROUPS = 256
 _CACHED = 4096
 _HIGHEST_KEY = np.int32(0x7FFFFFFF)
 _LOWEST_KEY = -0x7F7FFFFF  # of the lowest number above -inf
-_MOST_INNER, _MOST_ACTIVE = 1000, 4096  # the matrix of the active has at most 128 MiB
 
 
 @numba.njit(fastmath={"contract"})
 def exp(x: Any) -> Any:
-    """e^x for -87 <= x <= 88. ``int32`` cuts off towards zero, so its argument is kept positive."""
+    """e^x for -87 <= x <= 88. ``int32`` truncates towards zero, so its argument is kept positive."""
     n = np.int32(x * _LOG2E + _BIAS + _HALF)
     real = np.float32(n) - _BIAS
     r = (x - real * _LN2_HIGH) - real * _LN2_LOW
@@ -50,44 +54,37 @@ def exp(x: Any) -> Any:
     return np.float32(p) * np.int32(n << _SHIFT).view(np.float32)
 
 
-@_jit
+@jit
 def exp_sums(
-    tile: np.ndarray,
-    total: np.ndarray,
-    half: np.ndarray | None,
-    level: np.ndarray | None,
-    count: np.ndarray | None,
-    excess: np.ndarray | None,
+    tile: Array, total: Array, half: Array | None, level: Array | None, count: Array | None, excess: Array | None
 ) -> None:
-    """What is None is left out of the code, not only skipped."""
+    """Arguments that are None are compiled away, not skipped at run time."""
     for b in range(tile.shape[0]):
-        row, found, n, beyond = tile[b], _ZERO, _ZERO, _ZERO
+        row, row_sum, n_above, row_excess = tile[b], _ZERO, _ZERO, _ZERO
         edge = _ZERO if level is None else level[b]
         for j in range(row.shape[0]):
             x = row[j]
             value = exp(_LOWEST if x < _LOWEST else x)  # NaN stays NaN
             value = _ZERO if x < _LOWEST else value
-            found += value
+            row_sum += value
             if level is not None:
                 over = x - edge
-                n += _ONE if over > _ZERO else _ZERO
-                beyond += max(over, _ZERO)
+                n_above += _ONE if over > _ZERO else _ZERO
+                row_excess += max(over, _ZERO)
             if half is None:
                 row[j] = value
             else:
-                bits = np.float32(value).view(np.uint32)  # the upper half, rounded to the nearest, ties to even
+                bits = np.float32(value).view(np.uint32)  # the upper half, rounded to nearest even
                 odd = np.uint32(np.uint32(bits >> _HIGH) & _LAST)
                 half[b, j] = np.uint16(np.uint32(bits + _ROUND + odd) >> _HIGH)
-        total[b] += found
+        total[b] += row_sum
         if level is not None and count is not None and excess is not None:
-            count[b] += n
-            excess[b] += beyond
+            count[b] += n_above
+            excess[b] += row_excess
 
 
-@_jit
-def list_excess(
-    values: np.ndarray, indptr: np.ndarray, level: np.ndarray, count: np.ndarray, excess: np.ndarray
-) -> None:
+@jit
+def list_excess(values: Array, indptr: Array, level: Array, count: Array, excess: Array) -> None:
     for b in range(level.shape[0]):
         for p in range(indptr[b], indptr[b + 1]):
             over = values[p] - level[b]
@@ -96,8 +93,8 @@ def list_excess(
                 excess[b] += over
 
 
-@_jit
-def unit_rows(table: np.ndarray, unit: np.ndarray, norm: np.ndarray) -> None:
+@jit
+def unit_rows(table: Array, unit: Array, norm: Array) -> None:
     for b in range(table.shape[0]):
         row, made, square = table[b], unit[b], _ZERO
         for j in range(row.shape[0]):
@@ -108,55 +105,55 @@ def unit_rows(table: np.ndarray, unit: np.ndarray, norm: np.ndarray) -> None:
             made[j] = row[j] * scale
 
 
-@_jit
-def unit_rows_gradient(gradient: np.ndarray, unit: np.ndarray, norm: np.ndarray, result: np.ndarray) -> None:
+@jit
+def unit_rows_gradient(gradient: Array, unit: Array, norm: Array, result: Array) -> None:
     for b in range(gradient.shape[0]):
         row, made, out, along = gradient[b], unit[b], result[b], _ZERO
         for j in range(row.shape[0]):
             along += row[j] * made[j]
         scale = _ONE / norm[b]
-        if norm[b] <= _TINY:  # the length was held up, so it does not depend on the row
+        if norm[b] <= _TINY:  # the length was clamped, so it does not depend on the row
             along = _ZERO
         for j in range(row.shape[0]):
             out[j] = (row[j] - along * made[j]) * scale
 
 
-# The best k of a row. Where order matters scores are compared as whole numbers (:func:`to_keys`): NaN and the two
-# zeros then need no care. A first pass gives a level that k scores reach, a second one gathers all that reach it: few
-# more than k, which are cut to k, sorted, and merged into the list.
+# The best k of a row. Where order matters, scores are compared as integers (:func:`to_keys`), so NaN and the two zeros
+# need no special case. A first pass finds a level that k scores reach. A second one gathers all scores that reach it:
+# slightly more than k. These are cut to k, sorted, and merged into the list.
 
 
-@_jit
-def keep_best(tile: np.ndarray, values: np.ndarray, indices: np.ndarray, first: int) -> None:
+@jit
+def keep_best(tile: Array, values: Array, indices: Array, first: int) -> None:
     width, k = tile.shape[1], values.shape[1]
     n_groups = min(width, max(_LEAST_GROUPS, 4 * k))
     highest, keys = np.empty(n_groups, np.float32), np.empty(width, np.int32)
-    found, places = np.empty(width + 1, np.float32), np.empty(width + 1, np.int64)  # one more: see gather
+    scores, places = np.empty(width + 1, np.float32), np.empty(width + 1, np.int64)  # one spare place: see gather
     old, old_places = np.empty(k, np.float32), np.empty(k, np.int64)
     new, new_places = np.empty(k, np.float32), np.empty(k, np.int64)
     for b in range(tile.shape[0]):
-        row, edge = np.ascontiguousarray(tile[b]), values[b, -1]  # not a copy: it tells numba that the row is dense
+        row, edge = np.ascontiguousarray(tile[b]), values[b, -1]  # no copy: tells numba that the row is contiguous
         if edge == -np.inf and k <= n_groups:
             group_maxima(row, highest)
             to_keys(highest, keys)
             edge = from_key(max(reached_by(keys[:n_groups], k), _LOWEST_KEY) - 1)
-            if -_NORMAL < edge < _NORMAL:  # a processor may be told to read such numbers as 0
+            if -_NORMAL < edge < _NORMAL:  # the processor may be set to read denormals as 0
                 edge = -_NORMAL
-        n = gather(row, first, edge, found, places) if edge == edge else 0
+        n = gather(row, first, edge, scores, places) if edge == edge else 0
         if n == 0:
             continue
-        to_keys(found[:n], keys)
+        to_keys(scores[:n], keys)
         if n > k:
-            cut(keys[:n], found, places, k)
+            cut(keys[:n], scores, places, k)
             n = k
-        sort(keys[:n], found, places, new, new_places)
+        sort(keys[:n], scores, places, new, new_places)
         old[:], old_places[:] = values[b], indices[b]
         merge(old, old_places, new[:n], new_places, values[b], indices[b])
 
 
-@numba.njit(nogil=True, boundscheck=False)
-def group_maxima(row: np.ndarray, highest: np.ndarray) -> None:
-    """The largest of every n-th score, for n groups: any groups would do, and these are fast. NaN is passed over."""
+@jit_helper
+def group_maxima(row: Array, highest: Array) -> None:
+    """The largest of every n-th score, for n groups. NaN is skipped."""
     n = highest.shape[0]
     highest[:] = -np.inf
     for start in range(0, row.shape[0], n):
@@ -165,9 +162,9 @@ def group_maxima(row: np.ndarray, highest: np.ndarray) -> None:
             highest[j] = part[j] if part[j] > highest[j] else highest[j]
 
 
-@numba.njit(nogil=True, boundscheck=False)
-def gather(row: np.ndarray, first: int, edge: Any, found: np.ndarray, places: np.ndarray) -> int:
-    """Scores above the edge, and NaN, in their order. Each is written down, and kept by moving on."""
+@jit_helper
+def gather(row: Array, first: int, edge: Any, scores: Array, places: Array) -> int:
+    """Scores above the edge, and NaN, in their order. Every score is written; ``n`` grows only if it stays."""
     n, width = 0, row.shape[0]
     whole = width - width % _CHUNK
     for start in range(0, whole, _CHUNK):
@@ -181,17 +178,17 @@ def gather(row: np.ndarray, first: int, edge: Any, found: np.ndarray, places: np
                     news |= np.int32(not row[j] <= edge)
                 if news:
                     for j in range(inner, inner + _BIT):
-                        found[n], places[n] = row[j], first + j
+                        scores[n], places[n] = row[j], first + j
                         n += not row[j] <= edge
     for j in range(whole, width):
-        found[n], places[n] = row[j], first + j
+        scores[n], places[n] = row[j], first + j
         n += not row[j] <= edge
     return n
 
 
-@numba.njit(nogil=True, boundscheck=False)
-def to_keys(scores: np.ndarray, keys: np.ndarray) -> None:
-    """Whole numbers in the order of the scores: -0 is 0, NaN is above all."""
+@jit_helper
+def to_keys(scores: Array, keys: Array) -> None:
+    """Integers in the order of the scores: -0 is 0, NaN is above all."""
     for j in range(scores.shape[0]):
         bits = np.float32(scores[j]).view(np.int32)
         size = np.int32(bits & _HIGHEST_KEY)
@@ -199,14 +196,14 @@ def to_keys(scores: np.ndarray, keys: np.ndarray) -> None:
         keys[j] = key if scores[j] == scores[j] else _HIGHEST_KEY
 
 
-@numba.njit(nogil=True, boundscheck=False)
+@jit_helper
 def from_key(key: int) -> Any:
     size = np.int32(abs(key)).view(np.float32)
     return -size if key < 0 else size
 
 
-@numba.njit(nogil=True, boundscheck=False)
-def reached_by(keys: np.ndarray, k: int) -> int:
+@jit_helper
+def reached_by(keys: Array, k: int) -> int:
     """A level that k keys reach, or more where some are equal: then it is the k-th largest. By halving."""
     low, high = int(keys.min()), int(keys.max()) + 1
     while high - low > 1:
@@ -221,16 +218,16 @@ def reached_by(keys: np.ndarray, k: int) -> int:
     return low
 
 
-@numba.njit(nogil=True, boundscheck=False)
-def count_from(keys: np.ndarray, level: int) -> int:
+@jit_helper
+def count_from(keys: Array, level: int) -> int:
     least, n = np.int32(level), np.int32(0)
     for j in range(keys.shape[0]):
-        n = np.int32(n + np.int32(keys[j] >= least))  # numba would make it an int64, and half as fast
+        n = np.int32(n + np.int32(keys[j] >= least))  # numba's default, int64, is half as fast
     return int(n)
 
 
-@numba.njit(nogil=True, boundscheck=False)
-def cut(keys: np.ndarray, found: np.ndarray, places: np.ndarray, k: int) -> None:
+@jit_helper
+def cut(keys: Array, scores: Array, places: Array, k: int) -> None:
     """Move the k best to the front, in their order; of equal ones the first."""
     level = reached_by(keys, k)
     free = k - (count_from(keys, level + 1) if level < _HIGHEST_KEY else 0)
@@ -238,29 +235,22 @@ def cut(keys: np.ndarray, found: np.ndarray, places: np.ndarray, k: int) -> None
     for j in range(keys.shape[0]):
         if keys[j] > level or (keys[j] == level and free > 0):
             free -= keys[j] == level
-            keys[n], found[n], places[n] = keys[j], found[j], places[j]
+            keys[n], scores[n], places[n] = keys[j], scores[j], places[j]
             n += 1
 
 
-@numba.njit(nogil=True, boundscheck=False)
-def sort(keys: np.ndarray, found: np.ndarray, places: np.ndarray, new: np.ndarray, new_places: np.ndarray) -> None:
-    """Best first, of equal ones the first: each finds its place by counting those before it, many at once."""
+@jit_helper
+def sort(keys: Array, scores: Array, places: Array, new: Array, new_places: Array) -> None:
+    """Best first, of equal ones the first: the place of each is the number of scores before it."""
     for i in range(keys.shape[0]):
         place = count_from(keys[:i], keys[i])
         if keys[i] < _HIGHEST_KEY:
             place += count_from(keys[i + 1 :], int(keys[i]) + 1)
-        new[place], new_places[place] = found[i], places[i]
+        new[place], new_places[place] = scores[i], places[i]
 
 
-@numba.njit(nogil=True, boundscheck=False)
-def merge(
-    old: np.ndarray,
-    old_places: np.ndarray,
-    new: np.ndarray,
-    new_places: np.ndarray,
-    best: np.ndarray,
-    names: np.ndarray,
-) -> None:
+@jit_helper
+def merge(old: Array, old_places: Array, new: Array, new_places: Array, best: Array, names: Array) -> None:
     """The first of two sorted lists as one; of equal ones the old comes first."""
     i, j = 0, 0
     for place in range(best.shape[0]):
@@ -272,65 +262,51 @@ def merge(
             i += 1
 
 
-@_jit
-def count_taken(starts: np.ndarray, stops: np.ndarray, taken: np.ndarray, columns: np.ndarray, n: int) -> None:
+@jit
+def count_taken(starts: Array, stops: Array, taken: Array, columns: Array, n: int) -> None:
     for b in range(taken.shape[0]):
         before = -1
         while taken[b] != before:  # the n-th one moves back by every listed column before it, until none is new
-            before, found = taken[b], 0
+            before, n_before = taken[b], 0
             for p in range(starts[b], stops[b]):
-                found += columns[p] < n + before
-            taken[b] = found
+                n_before += columns[p] < n + before
+            taken[b] = n_before
 
 
-@_jit
-def list_scores(
-    queries: np.ndarray,
-    starts: np.ndarray,
-    stops: np.ndarray,
-    items: np.ndarray,
-    indices: np.ndarray,
-    scores: np.ndarray,
-) -> None:
+@jit
+def list_scores(queries: Array, starts: Array, stops: Array, items: Array, indices: Array, scores: Array) -> None:
     for b in range(queries.shape[0]):
         query = queries[b]
         for p in range(starts[b], stops[b]):
-            item, found = items[indices[p]], _ZERO
+            item, score = items[indices[p]], _ZERO
             for j in range(query.shape[0]):
-                found += query[j] * item[j]
-            scores[p] = found
+                score += query[j] * item[j]
+            scores[p] = score
 
 
-@_jit
+@jit
 def weighted_kth(
-    best: np.ndarray,
-    starts: np.ndarray,
-    stops: np.ndarray,
-    n_negatives: np.ndarray,
-    n_drawn: np.ndarray,
-    level: np.ndarray,
-    scores: np.ndarray,
-    k: int,
+    best: Array, starts: Array, stops: Array, n_negatives: Array, n_drawn: Array, level: Array, scores: Array, k: int
 ) -> None:
-    """Both lists are gone down together, best first; a positive counts n_drawn, a negative n_negatives."""
+    """Walk down both lists together, best first; a positive counts n_drawn, a negative n_negatives."""
     width, top = best.shape[1], np.empty(k, np.float32)
     for b in range(best.shape[0]):
         n = 0
         for p in range(starts[b], stops[b]):
             n = insert(top, n, scores[p])
-        i, j, missing, found = 0, 0, k * n_drawn[b], np.float32(-np.inf)
+        i, j, missing, kth = 0, 0, k * n_drawn[b], np.float32(-np.inf)
         while missing > 0 and (i < n or j < width):
             if i < n and (j == width or not top[i] < best[b, j]):
-                found, missing, i = top[i], missing - n_drawn[b], i + 1
+                kth, missing, i = top[i], missing - n_drawn[b], i + 1
             elif best[b, j] > -np.inf:
-                found, missing, j = best[b, j], missing - n_negatives[b], j + 1
+                kth, missing, j = best[b, j], missing - n_negatives[b], j + 1
             else:
                 j = width
-        level[b] = found
+        level[b] = kth
 
 
-@numba.njit(nogil=True, boundscheck=False)
-def insert(top: np.ndarray, n: int, score: Any) -> int:
+@jit_helper
+def insert(top: Array, n: int, score: Any) -> int:
     """Put a score into the first n of a list, best first; the last drops out of a full one. Returns the new n."""
     if n == top.shape[0]:
         if score <= top[n - 1]:
@@ -344,8 +320,8 @@ def insert(top: np.ndarray, n: int, score: Any) -> int:
     return n + 1
 
 
-@_jit
-def hide(tile: np.ndarray, starts: np.ndarray, stops: np.ndarray, indices: np.ndarray, first: int) -> None:
+@jit
+def hide(tile: Array, starts: Array, stops: Array, indices: Array, first: int) -> None:
     width = tile.shape[1]
     for b in range(tile.shape[0]):
         for p in range(starts[b], stops[b]):
@@ -354,13 +330,11 @@ def hide(tile: np.ndarray, starts: np.ndarray, stops: np.ndarray, indices: np.nd
                 tile[b, place] = -np.inf
 
 
-@_jit
-def count_above(
-    scores: np.ndarray, starts: np.ndarray, stops: np.ndarray, indices: np.ndarray, above: np.ndarray, equal: np.ndarray
-) -> None:
+@jit
+def count_above(scores: Array, starts: Array, stops: Array, indices: Array, above: Array, equal: Array) -> None:
     for b in range(scores.shape[0]):
         row = np.ascontiguousarray(scores[b])
-        for first in range(0, row.shape[0], _CACHED):  # a part stays in the nearest cache while every target passes by
+        for first in range(0, row.shape[0], _CACHED):  # a part stays in the L1 cache for all targets
             part = row[first : first + _CACHED]
             for p in range(starts[b], stops[b]):
                 mine, over, level = row[indices[p]], np.int32(0), np.int32(0)
@@ -373,104 +347,11 @@ def count_above(
             equal[p] -= 1  # the target itself
 
 
-@_jit
-def hits(lists: np.ndarray, flags: np.ndarray, starts: np.ndarray, stops: np.ndarray, indices: np.ndarray) -> None:
+@jit
+def hits(lists: Array, flags: Array, starts: Array, stops: Array, indices: Array) -> None:
     for b in range(lists.shape[0]):
         flags[b] = 0.0
-        for p in range(starts[b], stops[b]):  # a few items wanted, many places compared at once
+        for p in range(starts[b], stops[b]):  # few wanted items; many places are compared at once
             wanted = indices[p]
             for place in range(lists.shape[1]):
                 flags[b, place] = 1.0 if lists[b, place] == wanted else flags[b, place]
-
-
-# An elastic net by coordinate descent. Few weights end above 0: sweeps over all who might are rare, and between them
-# those above 0 settle among themselves, on their own small matrix.
-
-
-@_jit
-def elastic_net(
-    items: np.ndarray,
-    weights: np.ndarray,
-    rounds: np.ndarray,
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    counts: np.ndarray,
-    diagonal: np.ndarray,
-    l1: float,
-    l2: float,
-    tolerance: float,
-    most_rounds: int,
-) -> None:
-    n_items = diagonal.shape[0]
-    residual, place = np.zeros(n_items, np.float64), np.full(n_items, -1)
-    for b in range(items.shape[0]):
-        own, row = items[b], weights[b]
-        first, last = indptr[own], indptr[own + 1]
-        residual[:] = 0.0
-        residual[indices[first:last]] = counts[first:last]
-        nearest = indices[first:last][np.argsort(-counts[first:last] / (diagonal[indices[first:last]] + l2))]
-        # No weight is below 0, so residuals only fall: who is not above l1 now will never be.
-        candidates = nearest[(nearest != own) & (residual[nearest] > l1)]
-        moved = np.inf
-        while moved > tolerance and rounds[b] < most_rounds:
-            rounds[b] += 1
-            moved = 0.0
-            for i in candidates:
-                best = max(residual[i] + diagonal[i] * row[i] - l1, 0.0) / (diagonal[i] + l2)
-                moved = max(moved, abs(best - row[i]))
-                set_weight(i, best, row, residual, indptr, indices, counts)
-            if moved > tolerance:
-                active = candidates[row[candidates] > 0]
-                if active.shape[0] <= _MOST_ACTIVE:
-                    settle(active, row, residual, place, indptr, indices, counts, l1, l2, tolerance)
-        if moved > tolerance:
-            rounds[b] = -1
-
-
-@numba.njit(nogil=True, boundscheck=False)
-def set_weight(
-    i: int, value: float, row: np.ndarray, residual: np.ndarray, indptr: np.ndarray, indices: np.ndarray, counts: Any
-) -> None:
-    move = value - row[i]
-    row[i] = value
-    if move != 0.0:
-        for p in range(indptr[i], indptr[i + 1]):
-            residual[indices[p]] -= move * counts[p]
-
-
-@numba.njit(nogil=True, boundscheck=False)
-def settle(
-    active: np.ndarray,
-    row: np.ndarray,
-    residual: np.ndarray,
-    place: np.ndarray,
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    counts: np.ndarray,
-    l1: float,
-    l2: float,
-    tolerance: float,
-) -> None:
-    """Descent among the active to convergence, or a while; then the residuals of all. ``place`` is lent, all -1."""
-    n = active.shape[0]
-    own, mine, matrix = row[active], residual[active], np.zeros((n, n))
-    place[active] = np.arange(n)
-    for x in range(n):
-        for p in range(indptr[active[x]], indptr[active[x] + 1]):
-            if place[indices[p]] >= 0:
-                matrix[x, place[indices[p]]] = counts[p]
-    place[active] = -1
-    moved, left = np.inf, _MOST_INNER
-    while moved > tolerance and left > 0:
-        moved, left = 0.0, left - 1
-        for x in range(n):
-            size = matrix[x, x]
-            best = max(mine[x] + size * own[x] - l1, 0.0) / (size + l2)
-            move = best - own[x]
-            if move != 0.0:
-                own[x] = best
-                moved = max(moved, abs(move))
-                for y in range(n):
-                    mine[y] -= move * matrix[x, y]
-    for x in range(n):
-        set_weight(active[x], own[x], row, residual, indptr, indices, counts)

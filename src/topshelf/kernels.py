@@ -1,8 +1,8 @@
-"""Loops over score tiles that torch leaves slow, compiled by numba: one pass where torch makes several.
+"""Loops over score tiles, compiled by numba: one pass where torch makes several.
 
-They take float32 tensors on the CPU (:func:`fits` says so); whoever calls them keeps a torch form for everything else,
-and the tests hold the two against each other. Rows are shared out among as many threads as torch uses. The threads are
-Python's own, not numba's: they may be called from several threads at once, and they bring no second OpenMP.
+They take float32 tensors on the CPU (see :func:`fits`); callers have a torch version for everything else, and tests
+compare the two. Rows are split among as many threads as torch uses. These are Python threads, not numba's, so kernels
+may be called from several threads at once and load no second OpenMP.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_LEAST_CELLS = 1 << 15  # below it handing work to a thread costs more than the work
+LEAST_CELLS = 1 << 15  # with fewer cells per thread, starting a thread costs more than the work
 
 
 def fits(*tensors: Tensor) -> bool:
-    """Whether the kernels can work on these tensors."""
+    """Whether the kernels accept these tensors."""
     return all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
 
 
@@ -32,14 +32,14 @@ def exp_sums(
 ) -> None:
     """Replace scores by their exponentials and add each row's sum to ``total``.
 
-    Shapes: tile (B, W) float32, rows may be strided; total (B,) float32; half (B, W) bfloat16, takes the exponentials
-        in place of the tile, which then keeps its scores; above: level, count and excess (B,) float32, how many scores
-        of a row are above its level is added to the count, and by how much in all to the excess.
+    Shapes: tile (B, W) float32, rows may be strided; total (B,) float32; half (B, W) bfloat16: receives the
+        exponentials, and the tile keeps its scores; above: level, count and excess (B,) float32. The number of scores
+        above a row's level is added to the count, and the sum of their distances to it to the excess.
     Scores must be at most 88; below -87 (and at -inf) the exponential is 0. Accurate to a few units in the last place.
     """
     level, count, excess = (None, None, None) if above is None else (x.numpy() for x in above)
     kept = None if half is None else half.view(torch.uint16).numpy()
-    _share_rows(_compiled().exp_sums, *tile.shape, tile.numpy(), total.numpy(), kept, level, count, excess)
+    share_rows(_compiled().exp_sums, *tile.shape, tile.numpy(), total.numpy(), kept, level, count, excess)
 
 
 def list_excess(values: Tensor, indptr: Tensor, level: Tensor, count: Tensor, excess: Tensor) -> None:
@@ -49,13 +49,13 @@ def list_excess(values: Tensor, indptr: Tensor, level: Tensor, count: Tensor, ex
 
 def unit_rows(table: Tensor, unit: Tensor, norm: Tensor) -> None:
     """Rows divided by their lengths: table (N, d) to unit (N, d), lengths (at least 1e-12) to norm (N,)."""
-    _share_rows(_compiled().unit_rows, *table.shape, *(x.numpy() for x in (table, unit, norm)))
+    share_rows(_compiled().unit_rows, *table.shape, *(x.numpy() for x in (table, unit, norm)))
 
 
 def unit_rows_gradient(gradient: Tensor, unit: Tensor, norm: Tensor, result: Tensor) -> None:
     """The gradient of :func:`unit_rows`: that of unit (N, d) to that of table (N, d)."""
     arrays = (x.numpy() for x in (gradient, unit, norm, result))
-    _share_rows(_compiled().unit_rows_gradient, *gradient.shape, *arrays)
+    share_rows(_compiled().unit_rows_gradient, *gradient.shape, *arrays)
 
 
 def keep_best(tile: Tensor, values: Tensor, indices: Tensor, first: int = 0) -> None:
@@ -64,69 +64,61 @@ def keep_best(tile: Tensor, values: Tensor, indices: Tensor, first: int = 0) -> 
     Shapes: tile (B, W) float32, scores of the items ``first`` and on; values (B, k) float32 and indices (B, k) int64,
         which begin as -inf and -1. A score of -inf is never taken; NaN comes before every number.
     """
-    _share_rows(_compiled().keep_best, *tile.shape, tile.numpy(), values.numpy(), indices.numpy(), first=first)
+    share_rows(_compiled().keep_best, *tile.shape, tile.numpy(), values.numpy(), indices.numpy(), first=first)
 
 
 def hide(tile: Tensor, indptr: Tensor, indices: Tensor, first: int = 0) -> None:
     """Set each row's listed items to -inf.
 
     Shapes: tile (B, W) float32, scores of the items ``first`` and on; indptr (B + 1,) and indices (P,): a list of
-        items a row, which may name items outside the tile.
+        items per row, which may name items outside the tile.
     """
     per_row = _width(indptr)
-    arrays = (x.numpy() for x in (tile, indptr[:-1], indptr[1:]))  # where each list begins and ends goes with its row
-    _share_rows(_compiled().hide, tile.size(0), per_row, *arrays, indices=indices.numpy(), first=first)
+    arrays = (x.numpy() for x in (tile, indptr[:-1], indptr[1:]))  # each row comes with the bounds of its list
+    share_rows(_compiled().hide, tile.size(0), per_row, *arrays, indices=indices.numpy(), first=first)
 
 
 def count_above(scores: Tensor, indptr: Tensor, indices: Tensor, above: Tensor, equal: Tensor) -> None:
     """Add how many scores of its row are above each listed item's, and how many others are equal to it.
 
-    Shapes: scores (B, I) float32; indptr (B + 1,) and indices (P,): a list of items a row; above, equal (P,) int64.
+    Shapes: scores (B, I) float32; indptr (B + 1,) and indices (P,): a list of items per row; above, equal (P,) int64.
     """
     arrays = (x.numpy() for x in (scores, indptr[:-1], indptr[1:]))
-    n_rows, width = scores.shape
-    _share_rows(
-        _compiled().count_above,
-        n_rows,
-        width,
-        *arrays,
-        indices=indices.numpy(),
-        above=above.numpy(),
-        equal=equal.numpy(),
-    )
+    same: dict[str, Any] = {"indices": indices.numpy(), "above": above.numpy(), "equal": equal.numpy()}
+    share_rows(_compiled().count_above, *scores.shape, *arrays, **same)
 
 
 def hits(lists: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """Which places of a row hold one of its wanted items, as 0 and 1 in float64.
+    """Which places of a row hold one of its wanted items: 0 or 1, in float64.
 
-    Shapes: lists (B, K) int64; indptr (B + 1,) and indices (P,): a list of wanted items a row; returns (B, K).
+    Shapes: lists (B, K) int64; indptr (B + 1,) and indices (P,): a list of wanted items per row; returns (B, K).
     """
     flags = torch.empty(lists.shape, dtype=torch.float64)
     arrays = (x.numpy() for x in (lists, flags, indptr[:-1], indptr[1:]))
-    _share_rows(_compiled().hits, *lists.shape, *arrays, indices=indices.numpy())
+    share_rows(_compiled().hits, *lists.shape, *arrays, indices=indices.numpy())
     return flags
 
 
 def count_taken(indptr: Tensor, columns: Tensor, n: int, taken: Tensor) -> None:
     """How many listed columns come before a row's n-th column that is not listed.
 
-    Shapes: indptr (B + 1,) and columns (P,) int64: a list of columns a row, in any order, without repeats; taken (B,)
-        int64, which begins as 0.
+    Shapes: indptr (B + 1,) and columns (P,) int64: a list of columns per row, in any order, without repeats; taken
+        (B,) int64, which begins as 0.
     """
     arrays = (x.numpy() for x in (indptr[:-1], indptr[1:], taken))
-    _share_rows(_compiled().count_taken, taken.numel(), _width(indptr), *arrays, columns=columns.numpy(), n=n)
+    share_rows(_compiled().count_taken, taken.numel(), _width(indptr), *arrays, columns=columns.numpy(), n=n)
 
 
 def list_scores(queries: Tensor, items: Tensor, indptr: Tensor, indices: Tensor, scores: Tensor) -> None:
-    """Scores of each query's listed items, without a copy of their vectors.
+    """Scores of each query's listed items, without copying their vectors.
 
-    Shapes: queries (B, d) and items (I, d) float32; indptr (B + 1,) and indices (P,): a list of items a query; scores
-        (P,) float32 takes the dot products.
+    Shapes: queries (B, d) and items (I, d) float32; indptr (B + 1,) and indices (P,): a list of items per query;
+        scores (P,) float32 receives the dot products.
     """
     arrays = (x.numpy() for x in (queries, indptr[:-1], indptr[1:]))
     same = {"items": items.numpy(), "indices": indices.numpy(), "scores": scores.numpy()}
     width = _width(indptr) * queries.size(1)
-    _share_rows(_compiled().list_scores, queries.size(0), width, *arrays, **same)
+    share_rows(_compiled().list_scores, queries.size(0), width, *arrays, **same)
 
 
 def weighted_kth(
@@ -134,43 +126,30 @@ def weighted_kth(
 ) -> None:
     """:func:`topshelf.thresholds.weighted_thresholds` of negatives that are sorted, best first.
 
-    Shapes: best (B, N) float32, -inf where there is none; scores (P,) float32 and indptr (B + 1,): a list of positives'
-        scores a row; n_negatives, n_drawn (B,) int64; level (B,) float32 takes the thresholds.
+    Shapes: best (B, N) float32, -inf where there is none; scores (P,) float32 and indptr (B + 1,): the positives'
+        scores per row; n_negatives, n_drawn (B,) int64; level (B,) float32 receives the thresholds.
     """
     arrays = (x.numpy() for x in (best, indptr[:-1], indptr[1:], n_negatives, n_drawn, level))
-    _share_rows(_compiled().weighted_kth, *best.shape, *arrays, scores=scores.numpy(), k=k)
-
-
-def elastic_net(items: np.ndarray, weights: np.ndarray, gram: tuple[np.ndarray, ...], **settings: Any) -> np.ndarray:
-    """Predict some items by sums of the others with weights >= 0, a row each, by coordinate descent in float64.
-
-    Shapes: items (B,) int64, who is predicted; weights (B, I), zeros, are filled in; gram: indptr (I + 1,), indices
-        and counts of the matrix (I, I) of common users, and its diagonal (I,). Returns the sweeps over all weights
-        that each row took, (B,), -1 where they were too many.
-    Settings: l1, l2, tolerance (of the largest move in a sweep), most_rounds.
-    """
-    rounds = np.zeros(items.size, np.int64)
-    same = dict(zip(("indptr", "indices", "counts", "diagonal"), gram, strict=True))
-    _share_rows(_compiled().elastic_net, items.size, _LEAST_CELLS, items, weights, rounds, **same, **settings)
-    return rounds
+    share_rows(_compiled().weighted_kth, *best.shape, *arrays, scores=scores.numpy(), k=k)
 
 
 def _width(indptr: Tensor) -> int:
-    """Entries a list, on average."""
+    """Entries per list, on average."""
     return int(indptr[-1]) // max(1, indptr.numel() - 1)
 
 
 def _compiled() -> ModuleType:
-    # Half a second for numba, and a command that never scores a catalogue need not pay it.
+    # Importing numba takes half a second; commands that score no catalogue do without it.
     from topshelf import compiled
 
     return compiled
 
 
-def _share_rows(kernel: Callable[..., None], n_rows: int, width: int, *arrays: np.ndarray | None, **same: Any) -> None:
+def share_rows(kernel: Callable[..., None], n_rows: int, width: int, *arrays: np.ndarray | None, **same: Any) -> None:
+    """Call a kernel on parts of the arrays' rows, one per thread, with the same keyword arguments for all."""
     if n_rows == 0:
         return
-    n_threads = min(torch.get_num_threads(), n_rows, max(1, n_rows * width // _LEAST_CELLS))
+    n_threads = min(torch.get_num_threads(), n_rows, max(1, n_rows * width // LEAST_CELLS))
     ends = [n_rows * t // n_threads for t in range(n_threads + 1)]
     parts = [
         tuple(None if array is None else array[start:stop] for array in arrays)
@@ -181,7 +160,7 @@ def _share_rows(kernel: Callable[..., None], n_rows: int, width: int, *arrays: n
         for part in parts[1:]:
             waiting.append(_submit(kernel, *part, **same))
         kernel(*parts[0], **same)
-    finally:  # whatever happened here, nobody writes to the arrays any more
+    finally:  # whatever happened, no thread writes to the arrays any more
         wait(waiting)
     for done in waiting:
         done.result()
@@ -190,7 +169,7 @@ def _share_rows(kernel: Callable[..., None], n_rows: int, width: int, *arrays: n
 def _submit(kernel: Callable[..., None], *part: np.ndarray | None, **same: Any) -> Future[None]:
     try:
         return _pool().submit(kernel, *part, **same)
-    except RuntimeError:  # the interpreter is ending and its pools are closed: do it here
+    except RuntimeError:  # the interpreter is shutting down and its pools are closed
         kernel(*part, **same)
         done: Future[None] = Future()
         done.set_result(None)

@@ -1,4 +1,4 @@
-"""What a terminal shows. Ids, titles and paths are not ours and may hold anything: none of it moves the cursor."""
+"""Output for people. Ids, titles and paths may contain anything, so control characters in them are escaped."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import random
 import re
 from typing import Any
 
-# rich draws from `random` when it is imported, and we must not move the stream of whoever imports us. So the library
-# takes from here what it needs of rich.
+# Importing rich draws from `random`, which importing topshelf must not change. So rich is imported here only, and the
+# state is restored.
 _random_state = random.getstate()
 from rich.console import Console  # noqa: E402
 from rich.markup import escape  # noqa: E402
@@ -45,17 +45,17 @@ __all__ = [
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where people read. An id such as urn:book:7 is shown as it is, not with a picture of a book."""
+    """The terminal, without emoji codes: an id such as urn:book:7 is shown as it is."""
     return Console(stderr=stderr, emoji=False)
 
 
 def say(text: str, *, stderr: bool = False, style: str | None = None) -> None:
-    """A line for people, as it is: without markup, and with control characters escaped."""
+    """Print a line without interpreting markup, with control characters escaped."""
     console(stderr=stderr).print(printable(text), markup=False, highlight=False, soft_wrap=True, style=style)
 
 
 def cell(value: object) -> str:
-    """A value as the text of a table's cell or title, by the same rule."""
+    """The same for a table's cell or title."""
     return "" if value is None else escape(printable(str(value)))
 
 
@@ -65,9 +65,9 @@ def printable(text: str) -> str:
 
 
 def as_json(value: Any, indent: int = 2) -> str:
-    """JSON in readable letters; what a terminal would obey is escaped, as JSON allows."""
+    """JSON with readable letters; control characters are escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    return re.sub(r"[^\n -~]", lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
+    return re.sub(r"[^\n -~]", lambda match: match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1], text)
 
 
 def _shown(character: str) -> str:

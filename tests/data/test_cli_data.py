@@ -100,7 +100,7 @@ def test_show_prints_ids_and_paths_as_they_are(tmp_path):
 
 def test_list_prints_paths_as_they_are(tmp_path, monkeypatch):
     entry = {"name": "[b]x", "users": 1, "items": 1, "interactions": 1, "at_hand": "/[/b]/y"}
-    monkeypatch.setattr("topshelf.cli.data.dataset_table", lambda: [entry])
+    monkeypatch.setattr("topshelf.data.summary.dataset_table", lambda: [entry])
     output = run("list")
     assert "[b]x" in output
     assert "/[/b]/y" in output

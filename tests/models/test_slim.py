@@ -8,9 +8,8 @@ import torch
 from sklearn.linear_model import ElasticNet
 from torch.testing import assert_close
 
-from topshelf import compiled, kernels
 from topshelf.errors import ConfigError, TrainingError
-from topshelf.models import SLIM, slim
+from topshelf.models import SLIM, elastic_net, slim
 from topshelf.ragged import ragged_from_pairs
 from vectors import fit_to, vectors_of
 
@@ -110,10 +109,10 @@ def test_an_item_gets_the_same_weights_alone_and_among_all():
     parts = (indptr, indices, gram.ravel(), np.diag(gram).copy())
     settings = {"l1": 0.5, "l2": 1.0, "tolerance": 1e-5, "most_rounds": 100}
     together, alone = np.zeros((2, N_ITEMS, N_ITEMS))
-    rounds = kernels.elastic_net(np.arange(N_ITEMS), together, parts, **settings)
+    rounds = elastic_net.elastic_net(np.arange(N_ITEMS), together, parts, **settings)
     assert (rounds > 0).all()
     for j in range(N_ITEMS):
-        kernels.elastic_net(np.array([j]), alone[j : j + 1], parts, **settings)
+        elastic_net.elastic_net(np.array([j]), alone[j : j + 1], parts, **settings)
     assert np.array_equal(together, alone)
     assert np.array_equal(together.astype(np.float32), vectors_of(fitted(histories(5), l1=0.5, l2=1.0))[1].numpy())
 
@@ -121,13 +120,13 @@ def test_an_item_gets_the_same_weights_alone_and_among_all():
 def test_where_too_many_are_active_for_a_matrix_of_their_own_descent_goes_on_over_all(monkeypatch):
     found = []
     for most in (4096, 0):
-        monkeypatch.setattr(compiled, "_MOST_ACTIVE", most)
+        monkeypatch.setattr(elastic_net, "_MOST_ACTIVE", most)
         matrix = histories(5, n_queries=40, n_items=8).astype(float)
         gram = matrix.T @ matrix
         indptr, indices = np.arange(0, 65, 8), np.tile(np.arange(8, dtype=np.int32), 8)
         weights, rounds = np.zeros((8, 8)), np.zeros(8, np.int64)
         parts = (np.arange(8), weights, rounds, indptr, indices, gram.ravel(), np.diag(gram).copy())
-        compiled.elastic_net.py_func(*parts, 0.5, 1.0, 1e-9, 1000)  # as Python, which looks constants up
+        elastic_net.solve.py_func(*parts, 0.5, 1.0, 1e-9, 1000)  # as Python, which looks constants up
         found.append((weights, rounds))
     assert (found[1][1] > found[0][1]).any()
     np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-7)

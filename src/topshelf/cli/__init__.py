@@ -1,4 +1,7 @@
-"""The command line. Exit codes: 0 done, 2 an error to put right, 3 training had to stop, 130 stopped by you."""
+"""The command line. It must start fast, so commands import torch and the rest of the package when they are run.
+
+Exit codes: 0 success, 1 the reader of the output closed it, 2 invalid input, 3 training failed, 130 interrupted.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,31 @@ import os
 import sys
 import warnings
 from contextlib import suppress
-from importlib import metadata
 from typing import Annotated, TextIO
 
 import typer
 
 from topshelf import terminal
-from topshelf.cli import data
+from topshelf.cli import completion, data
 from topshelf.cli.blend import blend
 from topshelf.cli.commands import demo, evaluate, losses, models, recommend, train
 from topshelf.cli.diagnose import diagnose
 from topshelf.cli.tune import tune
 from topshelf.errors import TopshelfError, TopshelfWarning, TrainingError
-from topshelf.training import StoppedEarly
 
 app = typer.Typer(
-    help="Train recommenders for the only thing people see: the first K places of the list.",
+    help="Train recommenders for the first K places of the list, the only ones that people see.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    epilog="Exit codes: 0 done, 2 an error to put right, 3 training had to stop, 130 stopped by you.",
+    epilog="Exit codes: 0 success, 2 invalid input, 3 training failed, 130 interrupted.",
 )
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib import metadata  # slow to import
+
         typer.echo(metadata.version("topshelf"))
         raise typer.Exit
 
@@ -38,33 +41,27 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     pass
 
 
 app.add_typer(data.app, name="data")
-app.command()(train)
-app.command()(evaluate)
-app.command()(recommend)
-app.command()(blend)
-app.command()(losses)
-app.command()(models)
-app.command()(demo)
-app.command()(diagnose)
-app.command()(tune)
+for command in (train, evaluate, recommend, blend, losses, models, demo, diagnose, tune):
+    app.command()(command)
 
 
 def main() -> None:
-    """Run a command: what a user can put right is one message, never a traceback, and warnings are notes."""
+    """Run a command. Errors that a user can fix are one message without a traceback; warnings are notes."""
+    completion.prepare(os.environ)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", TopshelfWarning)
             warnings.showwarning = _note
             code = _run()
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has closed it, as `| head` does
+    except BrokenPipeError:  # the reader closed our output, as `| head` does
         code = _without_output(1)
     except OSError as error:  # a full disk behind `> file`, or a closed standard output
         code = _without_output(2)
@@ -74,17 +71,17 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        app()
-    except SystemExit as end:  # how every command ends
+        app(prog_name="topshelf")
+    except SystemExit as end:  # every command ends this way
         return end.code if isinstance(end.code, int) else 0
-    except StoppedEarly as stopped:
-        _say(str(stopped))
-        return 130
-    except TopshelfError as error:
-        _say(f"error: {error}")
-        return 3 if isinstance(error, TrainingError) else 2
-    except OSError as error:
-        if error.filename is None:  # of a stream: standard output
+    except TrainingError as error:
+        from topshelf.training import StoppedEarly
+
+        is_stopped = isinstance(error, StoppedEarly)
+        _say(str(error) if is_stopped else f"error: {error}")
+        return 130 if is_stopped else 3
+    except (TopshelfError, OSError) as error:
+        if isinstance(error, OSError) and error.filename is None:  # of a stream: standard output
             raise
         _say(f"error: {error}")
         return 2
@@ -102,13 +99,13 @@ def _note(
     file: TextIO | None = None,  # noqa: ARG001
     line: str | None = None,
 ) -> None:
-    """A note for the user; other libraries' warnings have their usual form."""
+    """Our warnings as notes; those of other libraries in their usual form."""
     is_ours = issubclass(category, TopshelfWarning)
     _say(f"note: {message}" if is_ours else warnings.formatwarning(message, category, filename, lineno, line).rstrip())
 
 
 def _without_output(code: int) -> int:
-    """Nothing more can be printed; the interpreter would try once more when it ends."""
+    """Send standard output to nowhere: the interpreter flushes it once more at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code

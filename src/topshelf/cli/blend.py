@@ -1,33 +1,30 @@
-"""topshelf blend: a few lines over one library call, and its table."""
+"""topshelf blend."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from topshelf import blending
-from topshelf.cli import show
+from topshelf.cli import completion, show
+from topshelf.cli.options import Quiet, argument, option
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console
-from topshelf.training import Fitted
-from topshelf.training.folder import RunFolder
+
+if TYPE_CHECKING:
+    from topshelf.training import Fitted
 
 
 def blend(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run folders, of one split and one K.")],
-    weights: Annotated[
-        str | None, typer.Option(help="One a run, such as 1,0.1; found on validation if left out.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the blend.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    runs: Annotated[list[Path], argument("RUN", "Run folders with one split and one K.", tab=completion.runs)],
+    weights: Annotated[str | None, option("One weight per run, such as 1,0.1; default: chosen on validation.")] = None,
+    out: Annotated[Path | None, option("Folder for the blend.")] = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Add up what the models of several runs score, with weights that validation chooses.
+    """Combine several runs: a weighted sum of their scores.
 
-    Every run has the weight 1, unless another one is clearly better by NDCG@K on the validation part; where the sum
-    does not gain, only the best run has a weight. Their order does not matter. Runs that were refitted are trained
-    again without the refit to find the weights.
+    Without --weights, every run has weight 1 unless other weights are clearly better by NDCG@K on the validation part.
+    If the sum is not better than the best run, only that run has a weight. The order of runs does not matter. Runs
+    that were refitted are trained again without the refit to choose the weights.
 
     Examples:
 
@@ -38,21 +35,25 @@ def blend(
     if out is None:
         raise ConfigError("give --out FOLDER: where the blend is kept")
     given = None if weights is None else _numbers(weights)
-    alone = [_valid(run) for run in runs]  # a damaged file is found before anything is written
+    from topshelf import blending
+
+    alone = [_valid(run) for run in runs]  # damaged files are noticed before anything is written
     blended = blending.blend(runs, weights=given, quiet=quiet, out=out)
-    _parts(runs, alone, blended)
+    _show(runs, alone, blended)
     show.run(blended, out)
 
 
 def _valid(run: Path) -> dict[str, Any]:
-    """What the run's own numbers say of its validation part."""
+    """The run's own metrics on its validation part."""
+    from topshelf.training.folder import RunFolder
+
     folder = RunFolder(run)
-    found = folder.load_metrics().get("valid") if folder.metrics.exists() else None
-    return found if isinstance(found, dict) else {}
+    metrics = folder.load_metrics().get("valid") if folder.metrics.exists() else None
+    return metrics if isinstance(metrics, dict) else {}
 
 
-def _parts(runs: list[Path], alone: list[dict[str, Any]], blended: Fitted) -> None:
-    """What went into the blend, and what validation says of each and of all."""
+def _show(runs: list[Path], alone: list[dict[str, Any]], blended: Fitted) -> None:
+    """The weight and the validation metric of each run, and the metric of the blend."""
     metric = f"ndcg@{blended.config.k}"
     table = Table("run", "model", "weight", f"validation {metric}")
     settings = blended.config.model.settings
@@ -63,11 +64,11 @@ def _parts(runs: list[Path], alone: list[dict[str, Any]], blended: Fitted) -> No
 
 
 def _score(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, float | int) else "not known"
+    return f"{value:.4f}" if isinstance(value, float | int) else "unknown"
 
 
 def _numbers(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"--weights takes one number a run, such as 1,0.1; got {text!r}") from None
+        raise ConfigError(f"--weights takes one number per run, such as 1,0.1; got {text!r}") from None

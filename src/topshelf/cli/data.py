@@ -1,4 +1,4 @@
-"""``topshelf data``: see, fetch and prepare interactions."""
+"""topshelf data: show, download and prepare interactions."""
 
 from __future__ import annotations
 
@@ -8,25 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from topshelf.data.datasets import DATASETS, fetch, load_split, read_source, source_rows
-from topshelf.data.given import SUMMARY, write_split
-from topshelf.data.summary import FIRST_ROWS, dataset_table, describe, describe_split
+from topshelf.cli import completion
+from topshelf.cli.options import AsJson, TableOptions, argument, expanded, option
+from topshelf.cli.source import datasets
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console, say
-from topshelf.terminal import as_json as as_json_text
+from topshelf.terminal import as_json as json_text
 
-app = typer.Typer(help="See, fetch and prepare interactions.", no_args_is_help=True)
+app = typer.Typer(help="Show, download and prepare interactions.", no_args_is_help=True)
 
 PERCENTILE_NAMES = {"p0": "min", "p10": "10%", "p50": "median", "p90": "90%", "p99": "99%", "p100": "max"}
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-UserColumn = Annotated[str | None, typer.Option(help="Column of the users; guessed if left out.")]
-ItemColumn = Annotated[str | None, typer.Option(help="Column of the items; guessed if left out.")]
-RatingColumn = Annotated[str | None, typer.Option(help="Column of the ratings; 'none' to ignore it.")]
-TimeColumn = Annotated[str | None, typer.Option(help="Column of the times; 'none' to ignore it.")]
-Dates = Annotated[
-    str | None, typer.Option(help="Order of dates such as 12/01/2020: day-first or month-first; found if left out.")
-]
-Separator = Annotated[str | None, typer.Option(help="Between the columns: one character or '::'; found if left out.")]
 
 
 @app.command("list")
@@ -35,9 +26,11 @@ def list_(as_json: AsJson = False) -> None:
 
     Example: topshelf data list
     """
-    entries = dataset_table()
+    from topshelf.data import summary
+
+    entries = summary.dataset_table()
     if as_json:
-        typer.echo(as_json_text(entries))
+        typer.echo(json_text(entries))
         return
     table = Table()
     table.add_column("name", no_wrap=True)
@@ -49,76 +42,80 @@ def list_(as_json: AsJson = False) -> None:
         shown = ("" if count is None else f"{count:,}" for count in counts)
         table.add_row(cell(entry["name"]), *shown, cell(_short(entry["at_hand"])))
     console().print(table)
-    typer.echo("Fetch one: topshelf data get NAME. Recipes, licences and addresses: topshelf data list --json")
+    typer.echo("Download one: topshelf data get NAME. Recipes, licences and addresses: topshelf data list --json")
 
 
 @app.command()
-def get(name: Annotated[str, typer.Argument(help="Name of a dataset; see `topshelf data list`.")]) -> None:
-    """Fetch a named dataset into the cache and verify its checksum.
+def get(
+    name: Annotated[str, argument("NAME", "Dataset name; see topshelf data list.", tab=datasets)],
+) -> None:
+    """Download a named dataset and verify its checksum.
 
     Example: topshelf data get movielens-100k
     """
+    from topshelf.data.datasets import DATASETS, fetch
+
     path = fetch(name)
     known = DATASETS[name].sha256 is not None
-    say(f"{name}: {path} ({'checksum verified' if known else 'no checksum is known, so it is unverified'})")
+    say(f"{name}: {path} ({'checksum verified' if known else 'not verified: no checksum is known'})")
 
 
 @app.command()
+@expanded
 def show(
-    source: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A named dataset, a file or a folder.")],
-    user_column: UserColumn = None,
-    item_column: ItemColumn = None,
-    rating_column: RatingColumn = None,
-    time_column: TimeColumn = None,
-    dates: Dates = None,
-    separator: Separator = None,
+    source: Annotated[str, argument("NAME|PATH", "Dataset name, file or folder.", tab=completion.data)],
+    options: TableOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Show the counts, the density, the ranges and the first rows of a source.
+    """Show counts, density, ranges and the first rows of a source.
 
     Example: topshelf data show gowalla
 
     Example: topshelf data show clicks.csv --user-column visitor
     """
-    layout = _layout(user_column, item_column, rating_column, time_column, separator) | {"dates": dates}
+    from topshelf.data.datasets import read_source, source_rows
+    from topshelf.data.summary import FIRST_ROWS, describe
+
+    layout = options.reading()
     loaded = read_source(source, **layout)
     facts = describe(loaded, source_rows(source, FIRST_ROWS, **layout))
     for line in loaded.notes:
         say(f"note: {line}", stderr=True)
     if as_json:
-        typer.echo(as_json_text(facts))
+        typer.echo(json_text(facts))
     else:
         _print_facts(facts)
 
 
 @app.command()
+@expanded
 def prepare(
-    path: Annotated[str, typer.Argument(help="File of interactions, or the name of a dataset.")],
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
-    min_rating: Annotated[float | None, typer.Option(help="Keep ratings of at least this.")] = None,
-    core: Annotated[int, typer.Option(help="Keep users and items with at least this many interactions.")] = 0,
-    split: Annotated[str, typer.Option(help="auto, ratio, last or time.")] = "auto",
-    test_fraction: Annotated[float, typer.Option(help="Share of the test part.")] = 0.2,
-    valid_fraction: Annotated[float, typer.Option(help="Share of train that becomes validation.")] = 0.1,
-    last_n: Annotated[int, typer.Option(help="For the last split: how many of each user's last.")] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the validation part.")] = 0,
-    split_seed: Annotated[int, typer.Option(help="Seed of the test part, for the ratio split.")] = 0,
-    user_column: UserColumn = None,
-    item_column: ItemColumn = None,
-    rating_column: RatingColumn = None,
-    time_column: TimeColumn = None,
-    dates: Dates = None,
-    separator: Separator = None,
+    path: Annotated[str, argument("NAME|PATH", "Dataset name or file.", tab=completion.data)],
+    out: Annotated[Path, option("Folder to write.")],
+    options: TableOptions,
+    core: Annotated[int, option("Keep users and items with at least this many interactions.")] = 0,
+    split: Annotated[
+        str, option("auto, ratio, last or time.", tab=completion.choice("auto", "ratio", "last", "time"))
+    ] = "auto",
+    test_fraction: Annotated[float, option("Share of the test part.")] = 0.2,
+    valid_fraction: Annotated[float, option("Share of train held out for validation.")] = 0.1,
+    last_n: Annotated[int, option("Split last: held-out interactions per user.")] = 1,
+    seed: Annotated[int, option("Seed of the validation part.")] = 0,
+    split_seed: Annotated[int, option("Split ratio: seed of the test part.")] = 0,
 ) -> None:
-    """Clean and split interactions into a folder that `--data` accepts.
+    """Clean and split interactions into a folder that --data accepts.
 
     Example: topshelf data prepare ratings.csv --out prepared --min-rating 3 --core 10
     """
-    settings: dict[str, Any] = {"min_rating": min_rating, "core": core, "split": split}
+    from topshelf.data.datasets import load_split
+    from topshelf.data.given import write_split
+    from topshelf.data.summary import describe_split
+
+    reading = options.reading()
+    settings: dict[str, Any] = {"min_rating": reading.pop("min_rating", None), "core": core, "split": split}
     settings |= {"test_fraction": test_fraction, "valid_fraction": valid_fraction, "last_n": last_n}
     settings |= {"seed": seed, "split_seed": split_seed}
-    layout = _layout(user_column, item_column, rating_column, time_column, separator) | {"dates": dates}
-    dataset = load_split(path, **settings, **layout)
+    dataset = load_split(path, **settings, **reading)
     if not len(dataset.split.test):
         raise ConfigError(
             "--test-fraction must be > 0 here, for a prepared folder holds a test part, got 0. To train without one, "
@@ -130,20 +127,14 @@ def prepare(
     say(_outcome(out, summary))
 
 
-def _layout(
-    user: str | None, item: str | None, rating: str | None, time: str | None, separator: str | None
-) -> dict[str, Any]:
-    if separator is not None:
-        separator = separator.replace("\\t", "\t")  # few shells let one type a tab
-    return {"user": user, "item": item, "weight": rating, "timestamp": time, "separator": separator}
-
-
 def _outcome(out: Path, summary: dict[str, Any]) -> str:
+    from topshelf.data.given import SUMMARY
+
     parts = ", ".join(f"{summary[name]:,} {name}" for name in ("train", "valid", "test"))
     lines = [f"{out}: {parts} ({summary['split']} split). Details: {out / SUMMARY}"]
     for name in ("test", "valid"):
         if dropped := summary.get(f"dropped_{name}"):
-            lines.append(f"Dropped from {name}: {dropped:,}, for train does not know their user or item.")
+            lines.append(f"Dropped from {name}: {dropped:,} interactions whose user or item is not in train.")
     return "\n".join(lines)
 
 
@@ -175,5 +166,5 @@ def _print_facts(facts: dict[str, Any]) -> None:
 def _moment(seconds: float) -> str:
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
-    except (ValueError, OverflowError, OSError):  # not seconds since 1970, so the bare number says more
+    except (ValueError, OverflowError, OSError):  # not seconds since 1970
         return str(seconds)

@@ -1,38 +1,40 @@
-"""topshelf diagnose: a few lines over one library call, and its tables."""
+"""topshelf diagnose."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from topshelf.config import RunConfig, assemble, overrides
-from topshelf.diagnose import Diagnosis, plan, tables
-from topshelf.diagnose.files import NO_PLOTS, can_plot, check_folder, write
-from topshelf.diagnose.run import EPOCHS, USERS
+from topshelf.cli import completion
+from topshelf.cli.options import AsJson, RunOptions, argument, expanded, option
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console, say
-from topshelf.terminal import as_json as terminal_json
+from topshelf.terminal import as_json as json_text
+
+if TYPE_CHECKING:
+    from topshelf.diagnose import Diagnosis, tables
 
 
+@expanded
 def diagnose(
-    target: Annotated[Path | None, typer.Argument(help="A run folder, or a TOML file with a run's settings.")] = None,
-    data: Annotated[str | None, typer.Option(help="A file, a folder, or the name of a dataset.")] = None,
-    model: Annotated[str | None, typer.Option(help="mf (the default).")] = None,
-    loss: Annotated[str | None, typer.Option(help="The loss to diagnose; slatk.")] = None,
-    k: Annotated[int | None, typer.Option(help="Length of the list that people see; 20.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting: section.key=value.")] = None,
+    options: RunOptions,
+    target: Annotated[Path | None, argument("RUN|FILE", "Run folder, or TOML file.", tab=completion.runs)] = None,
     losses: Annotated[
-        str | None, typer.Option(help="Losses to compare with: names or TOML files, by commas; softmax,slatk.")
+        str | None,
+        option("Losses to compare with, names or TOML files; default: softmax,slatk.", tab=completion.several_losses),
     ] = None,
-    users: Annotated[int, typer.Option(help="How many users to look at.")] = USERS,
-    epochs: Annotated[int, typer.Option(help="Epochs that every loss is trained for here.")] = EPOCHS,
-    seed: Annotated[int | None, typer.Option(help="Another seed than the run's.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the page, the plots and the numbers.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    users: Annotated[int, option("Number of users to examine.")] = 1000,
+    epochs: Annotated[int, option("Epochs to train each loss.")] = 20,
+    out: Annotated[Path | None, option("Folder for the page, the plots and the numbers.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """See what a loss does on your data: gradients, thresholds, weights, hits, times, and what to change.
+    """Show what a loss does on your data, and what to change.
+
+    It trains the loss, and others to compare with, for a few epochs, and reports gradients, thresholds, weights, hits
+    and times.
 
     Examples:
 
@@ -42,46 +44,44 @@ def diagnose(
 
       topshelf diagnose --data clicks.csv --k 10 --out diagnosis
     """
-    chosen: Path | RunConfig
-    if target is not None:
-        if any(value is not None for value in (data, model, loss, k, set_)):
-            raise ConfigError(
-                "a run folder or a TOML file has its settings; leave --data, --model, --loss, --k and --set out"
-            )
-        chosen = target
-    elif data is not None:
-        chosen = assemble(data=data, model=model, loss=loss, k=k, seed=seed, more=overrides(set_ or []))
-    else:
+    if target is None and options.data is None:
         raise ConfigError("give a run folder, a TOML file, or --data PATH|NAME; see topshelf diagnose --help")
+    if target is not None and replace(options, seed=None).is_given():
+        raise ConfigError(
+            "a run folder or a TOML file has its settings; leave --data, --model, --loss, --k and --set out, "
+            "and the options for reading a data file"
+        )
     if out is None:
         raise ConfigError("give --out FOLDER: where the page and the plots are kept")
-    planned = plan(
-        chosen,
-        losses=None if losses is None else [name.strip() for name in losses.split(",") if name.strip()],
-        users=users,
-        epochs=epochs,
-        seed=seed,
-    )
+    from topshelf.diagnose import plan
+    from topshelf.diagnose.files import check_folder, write
+
+    names = None if losses is None else [name.strip() for name in losses.split(",") if name.strip()]
+    planned = plan(target or options.config(), losses=names, users=users, epochs=epochs, seed=options.seed)
     check_folder(out)
-    found = planned.run(lambda text: say(text, stderr=True, style="dim"))
-    write(found, out)
+    diagnosis = planned.run(lambda text: say(text, stderr=True, style="dim"))
+    write(diagnosis, out)
     if as_json:
-        typer.echo(terminal_json(found.to_json(), indent=1))
+        typer.echo(json_text(diagnosis.to_json(), indent=1))
     else:
-        _show(found, out)
+        _show(diagnosis, out)
 
 
-def _show(found: Diagnosis, out: Path) -> None:
-    say(tables.caption(found))
-    for section in tables.sections(found):
+def _show(diagnosis: Diagnosis, out: Path) -> None:
+    from topshelf.diagnose import tables
+    from topshelf.diagnose.files import NO_PLOTS, can_plot
+
+    say(tables.caption(diagnosis))
+    for section in tables.sections(diagnosis):
         say(f"\n{section.title}", style="bold")
         say(section.text)
         if section.rows:
             console().print(_table(section))
     say("\nAdvice", style="bold")
-    for text in tables.advice_lines(found):
+    for text in tables.advice_lines(diagnosis):
         say(f"- {text}")
-    say(f"\npage: {out / 'diagnose.html'}" if can_plot() else f"\n{NO_PLOTS}\npage: {out / 'diagnose.html'}")
+    say("" if can_plot() else f"\n{NO_PLOTS}")
+    say(f"page: {out / 'diagnose.html'}")
 
 
 def _table(section: tables.Section) -> Table:

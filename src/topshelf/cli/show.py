@@ -4,50 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
-from topshelf import files
 from topshelf.errors import ConfigError
-from topshelf.evaluation import conditions
-from topshelf.recommender import Recommender
 from topshelf.registry import first_sentence
-from topshelf.statistics import PairedResult
 from topshelf.terminal import Table, cell, console, escape, say
-from topshelf.training import Fitted
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from topshelf.recommender import Recommender
+    from topshelf.statistics import PairedResult
+    from topshelf.training import Fitted
 
 NOTES = {
-    "dropped_test": "test interactions of users or items that train does not know, left out",
-    "dropped_valid": "validation interactions of users or items that train does not know, left out",
+    "dropped_test": "test interactions dropped, because their user or item is not in train",
+    "dropped_valid": "validation interactions dropped, because their user or item is not in train",
 }
 
 
 def run(fitted: Fitted, out: Path) -> None:
-    """The end of a training run."""
+    """The outcome of a training run."""
     split, config = fitted.dataset.split, fitted.config
     what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
     title = f"{what} on {fitted.dataset.name}"
-    if (found := fitted.test_json()) is not None:
-        evaluation(found, title)
+    if (metrics := fitted.test_json()) is not None:
+        evaluation(metrics, title)
     else:
         _without_test(fitted, title)
     parts = ", ".join(f"{len(getattr(split, part)):,} {part}" for part in ("train", "valid", "test"))
     lines = [f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}: {parts}"]
     if split.kind == "ratio":
-        lines.append("a random split: the model may know a user's later choices; with timestamps, split by time")
+        lines.append(
+            "the split is random, so the model may have seen a user's later choices; with timestamps, split by time"
+        )
     lines += [f"{NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
     histories = fitted.histories()
     if n_new := int((histories.counts == 0).sum()):
-        lines.append(f"users of whom the model has seen nothing, who get the most popular items: {n_new:,}")
+        lines.append(f"users without training interactions, who get the most popular items: {n_new:,}")
     if not fitted.model.is_closed_form:
         lines.append(f"best epoch {fitted.best_epoch}, trained in {fitted.seconds:.1f} s")
     if config.train.refit == "all" and fitted.is_finished:
         lines.append(
-            "these numbers are of the model before it was refitted on everything; the kept one has learned from all "
+            "these metrics are of the model before it was refitted on everything; the saved model was trained on all "
             f"{histories.indices.numel():,} interactions"
         )
-    lines.append(f"kept in {out}; lists: topshelf recommend {out} --user ID")
+    lines.append(f"kept in {out}; recommend: topshelf recommend {out} --user ID")
     for line in lines:
         say(line)
 
@@ -59,10 +61,12 @@ def _without_test(fitted: Fitted, title: str) -> None:
     say(f"{title}: no test part (data.test_fraction = 0); validation ndcg@{fitted.config.k} {score:.4f}")
 
 
-def evaluation(found: dict[str, Any], title: str) -> None:
-    """Metrics by cut-off, with an interval for the NDCG; ``found`` is an evaluation as JSON."""
-    means, intervals, extras, cutoffs = found["mean"], found["interval"], found["extras"], found["cutoffs"]
-    caption = f"{title}\n{conditions(found)}\n{found['n_evaluated']:,} users, 95% intervals by bootstrap"
+def evaluation(result: dict[str, Any], title: str) -> None:
+    """Metrics by cutoff, with an interval for the NDCG; ``result`` is an evaluation as JSON."""
+    from topshelf.evaluation import conditions
+
+    means, intervals, extras, cutoffs = (result[key] for key in ("mean", "interval", "extras", "cutoffs"))
+    caption = f"{title}\n{conditions(result)}\n{result['n_evaluated']:,} users, 95% intervals by bootstrap"
     table = Table(title=cell(caption), title_justify="left")
     table.add_column("metric", no_wrap=True)
     for k in cutoffs:
@@ -78,8 +82,8 @@ def evaluation(found: dict[str, Any], title: str) -> None:
     shown.print(table)
     if means.get("auc") is not None:
         shown.print(f"auc {means['auc']:.4f}", highlight=False)
-    if found["n_skipped"]:
-        shown.print(f"{found['n_skipped']:,} users with nothing to find left out", style="dim", highlight=False)
+    if result["n_skipped"]:
+        shown.print(f"{result['n_skipped']:,} users without held-out items skipped", style="dim", highlight=False)
 
 
 FORMS = {
@@ -97,21 +101,15 @@ LABELS = {
 }
 
 
-def losses(rows: Sequence[dict[str, Any]]) -> None:
-    """A table for each form: summary, when to use it, search ranges."""
-    _listing(rows, "what it is, when to use it, and what is searched", ("use_when",))
-
-
-def models(rows: Sequence[dict[str, Any]]) -> None:
-    """A table for each form: summary, when to use it, cost, search ranges."""
-    _listing(rows, "what it is, when to use it, its cost, and what is searched", ("use_when", "cost"))
-
-
-def _listing(rows: Sequence[dict[str, Any]], heading: str, keys: Sequence[str]) -> None:
+def listing(rows: Sequence[dict[str, Any]]) -> None:
+    """A table per form: summary, when to use it, its cost if it is a model's, search ranges."""
+    keys = ("use_when", "cost") if "new_users" in rows[0] else ("use_when",)
     for form in dict.fromkeys(row["form"] for row in rows):
         table = Table(title=FORMS[form], title_justify="left", show_lines=True)
         table.add_column("name", no_wrap=True)
-        table.add_column(heading)
+        table.add_column(
+            f"what it is, when to use it, {'its cost, ' * ('cost' in keys)}and what topshelf tune searches"
+        )
         for row in rows:
             if row["form"] == form:
                 lines = [row["summary"], *(f"{LABELS[key]}: {first_sentence(row[key])}" for key in keys)]
@@ -124,7 +122,7 @@ def _listing(rows: Sequence[dict[str, Any]], heading: str, keys: Sequence[str]) 
 
 
 def entries(section: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Everything about each row: what it says of itself, its settings and their ranges."""
+    """Everything about each row: its documentation, its settings and their search ranges."""
     for row in rows:
         lines = [row["summary"], *(f"{label}: {row[key]}" for key, label in LABELS.items() if row[key])]
         if "new_users" in row:
@@ -152,7 +150,11 @@ def paired(result: PairedResult, metric: str, first: str, second: str) -> None:
 
 
 def recommendations(table: pl.DataFrame, out: Path | None) -> None:
-    """Print, or write by the file's ending."""
+    """Print the lists, or write them in the format of the file's ending."""
+    import polars as pl
+
+    from topshelf import files
+
     if out is None:
         shown = Table(*table.columns)
         for row in table.with_columns(pl.col("score").map_elements("{:.4f}".format, pl.String)).iter_rows():
@@ -164,12 +166,12 @@ def recommendations(table: pl.DataFrame, out: Path | None) -> None:
 
 
 def ids(recommender: Recommender, texts: Sequence[str] | None) -> list[Any] | None:
-    """Ids from the command line as the data have them."""
+    """The ids of the data for those typed on the command line."""
     if texts is None:
         return None
     users = recommender.fitted.dataset.split.users
-    found = [users.get(text) for text in texts]
-    if unknown := [text for text, index in zip(texts, found, strict=True) if index is None]:
+    indices = [users.get(text) for text in texts]
+    if unknown := [text for text, index in zip(texts, indices, strict=True) if index is None]:
         like = ", ".join(map(str, users.ids(range(min(3, len(users))))))
         raise ConfigError(f"--user must be a user of the run's data, such as {like}; got {', '.join(unknown)}")
-    return users.ids([index for index in found if index is not None])
+    return users.ids([index for index in indices if index is not None])

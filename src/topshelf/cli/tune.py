@@ -1,4 +1,4 @@
-"""topshelf tune: a few lines over one library call, and its table."""
+"""topshelf tune."""
 
 from __future__ import annotations
 
@@ -6,48 +6,40 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from topshelf.config import RunConfig, assemble, merged, overrides
+from topshelf.cli import completion
+from topshelf.cli.options import ConfigFile, Quiet, RunOptions, expanded, option
 from topshelf.errors import ConfigError
-from topshelf.models import MODELS
 from topshelf.terminal import Table, cell, console, say
 
 if TYPE_CHECKING:
+    from topshelf.config import RunConfig
     from topshelf.tuning import Tuned
 
 
+@expanded
 def tune(
-    config: Annotated[Path | None, typer.Argument(help="A TOML file with the run's settings: the defaults.")] = None,
-    data: Annotated[str | None, typer.Option(help="A file, a folder, or the name of a dataset.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model to tune; mf.")] = None,
-    loss: Annotated[str | None, typer.Option(help="The loss to tune; slatk.")] = None,
-    k: Annotated[int | None, typer.Option(help="Length of the list that people see; 20.")] = None,
-    trials: Annotated[int | None, typer.Option(help="The budget, of all processes together; 30.")] = None,
-    sampler: Annotated[str | None, typer.Option(help="tpe (the default) or grid.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Begin no trial after this many seconds.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of splits, initial values, draws and the search; 0.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Fix any setting: section.key=value.")] = None,
+    options: RunOptions,
+    config: ConfigFile = None,
+    trials: Annotated[int | None, option("Trials of all processes together; default: 30.")] = None,
+    sampler: Annotated[str | None, option("tpe (default) or grid.", tab=completion.choice("tpe", "grid"))] = None,
+    timeout: Annotated[float | None, option("Start no trial after this many seconds.")] = None,
     range_: Annotated[
-        list[str] | None, typer.Option("--range", help="Search: name=value,value,... or name=low:high[:log].")
+        list[str] | None,
+        option(
+            "Values to search: name=value,value,... or name=low:high[:log]. Repeatable.",
+            "--range",
+            tab=completion.setting,
+        ),
     ] = None,
-    user_column: Annotated[str | None, typer.Option(help="Column of the users; guessed if left out.")] = None,
-    item_column: Annotated[str | None, typer.Option(help="Column of the items; guessed if left out.")] = None,
-    rating_column: Annotated[str | None, typer.Option(help="Column of the ratings; 'none' to ignore it.")] = None,
-    time_column: Annotated[str | None, typer.Option(help="Column of the times; 'none' to ignore it.")] = None,
-    dates: Annotated[
-        str | None, typer.Option(help="Order of dates such as 12/01/2020: day-first, month-first.")
-    ] = None,
-    min_rating: Annotated[float | None, typer.Option(help="Only ratings of at least this are positives.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the study; runs/tune-DATA-MODEL-LOSS.")] = None,
-    storage: Annotated[str | None, typer.Option(help="Database url; by default SQLite in the folder.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue the study in this folder.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    out: Annotated[Path | None, option("Folder; default: runs/tune-DATA-MODEL-LOSS.")] = None,
+    storage: Annotated[str | None, option("Database url; default: SQLite in the folder.")] = None,
+    resume: Annotated[Path | None, option("Continue the study in this folder.", tab=completion.studies)] = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Find the best settings by validation NDCG@K; the test part is never read.
+    """Search for the settings with the best validation NDCG@K.
 
-    The shipped or general settings are the first trial; the ranges are those of the loss and the model. Several
-    processes share a study: give the same command, or --resume, again.
+    The first trial uses the shipped settings. The loss and the model define what is searched; settings given by --set
+    stay fixed. The test part is never read. To use several processes, run the same command, or --resume, again.
 
     Examples:
 
@@ -63,40 +55,25 @@ def tune(
     """
     if find_spec("optuna") is None:
         raise ConfigError("topshelf tune needs Optuna: pip install 'topshelf[tune]'")
-    from topshelf import tuning  # half a second that no other command should pay
+    from topshelf import tuning
 
-    columns = {"user": user_column, "item": item_column, "weight": rating_column, "timestamp": time_column}
-    columns["dates"] = dates
-    given = {key: value for key, value in {**columns, "min_rating": min_rating}.items() if value is not None}
+    limits: dict[str, Any] = {"trials": trials, "timeout": timeout, "storage": storage, "quiet": quiet}
     if resume is not None:
-        others = (config, data, model, loss, k, sampler, seed, set_, range_, out)
-        if given or any(value is not None for value in others):
+        if options.is_given() or any(value is not None for value in (config, sampler, range_, out)):
             raise ConfigError(
                 "--resume continues a study as it was defined; only --trials, --timeout and --storage go with it"
             )
-        found = tuning.resume(resume, trials=trials, timeout=timeout, storage=storage, quiet=quiet)
-    else:
-        if config is None and data is None:
-            raise ConfigError("give --data PATH|NAME or a TOML file; see topshelf tune --help")
-        more = merged({"data": given}, overrides(set_ or []))
-        chosen = assemble(file=config, data=data, model=model, loss=loss, k=k, seed=seed, more=more)
-        if loss is not None and chosen.model.name in MODELS and MODELS[chosen.model.name].is_closed_form:
-            raise ConfigError(f"--loss does not go with --model {chosen.model.name}, which is fitted in closed form")
-        found = tuning.tune(
-            chosen,
-            trials=trials,
-            sampler=sampler or "tpe",
-            ranges=_ranges(chosen, set_ or [], range_ or []),
-            timeout=timeout,
-            out=out or _folder(chosen),
-            storage=storage,
-            quiet=quiet,
-        )
-    _show(found)
+        _show(tuning.resume(resume, **limits))
+        return
+    if config is None and options.data is None:
+        raise ConfigError("give --data PATH|NAME or a TOML file; see topshelf tune --help")
+    chosen = options.config(config)
+    ranges = _ranges(chosen, options.set_ or [], range_ or [])
+    _show(tuning.tune(chosen, sampler=sampler or "tpe", ranges=ranges, out=out or _folder(chosen), **limits))
 
 
 def _ranges(config: RunConfig, assignments: list[str], ranges: list[str]) -> dict[str, Any]:
-    """The ranges given; what was set is not searched, unless a range says so too."""
+    """The given ranges; what is set is not searched, unless a range is given too."""
     from topshelf.tuning.ranges import metadata, parse
 
     fixed = [text.partition("=")[0].strip() for text in assignments]
@@ -105,25 +82,27 @@ def _ranges(config: RunConfig, assignments: list[str], ranges: list[str]) -> dic
 
 
 def _folder(config: RunConfig) -> Path:
+    from topshelf.models import MODELS
+
     names = ["tune", Path(config.data.source).stem, config.model.name]
     if not MODELS[config.model.name].is_closed_form:
         names.append(config.loss.name)
     return Path("runs") / "-".join(names)
 
 
-def _show(found: Tuned) -> None:
+def _show(tuned: Tuned) -> None:
     from topshelf.tuning.files import command, comparison, verdict
 
-    header, rows = comparison(found)
-    table = Table(*header, title=cell(f"{found.method} on {found.data}"), title_justify="left")
+    header, rows = comparison(tuned)
+    table = Table(*header, title=cell(f"{tuned.method} on {tuned.data}"), title_justify="left")
     for row in rows:
         table.add_row(*map(cell, row))
     console().print(table)
-    say(verdict(found))
-    say(f"{found.budget} (sampler {found.sampler})")
-    if running := found.budget.spent["running"]:
+    say(verdict(tuned))
+    say(f"{tuned.budget} (sampler {tuned.sampler})")
+    if running := tuned.budget.spent["running"]:
         say("1 trial is still running elsewhere" if running == 1 else f"{running} trials are still running elsewhere")
-    if found.folder is not None:
-        say(f"page: {found.folder / 'report.html'}")
-    if (text := command(found)) is not None:
+    if tuned.folder is not None:
+        say(f"page: {tuned.folder / 'report.html'}")
+    if (text := command(tuned)) is not None:
         say(f"train the best: {text}")

@@ -7,7 +7,6 @@ from typing import ClassVar
 import numpy as np
 import scipy.sparse
 
-from topshelf import kernels
 from topshelf.errors import TrainingError, positive
 from topshelf.models.item_item import SparseItemItem, blocks, check_memory
 from topshelf.registry import SearchSpace
@@ -63,8 +62,10 @@ class SLIM(SparseItemItem):
         return scipy.sparse.csr_array(scipy.sparse.vstack(found))
 
     def _solve(self, items: np.ndarray, gram: tuple[np.ndarray, ...]) -> scipy.sparse.csr_array:
+        from topshelf.models.elastic_net import elastic_net  # numba, which other models do not need
+
         weights = np.zeros((items.size, self.n_items))
-        rounds = kernels.elastic_net(
+        rounds = elastic_net(
             items,
             weights,
             gram,

@@ -1,0 +1,127 @@
+"""Options that several commands share, each defined once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, fields, is_dataclass
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from topshelf.cli import completion, source
+from topshelf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from topshelf.config import RunConfig
+
+
+def option(help: str, *names: str, tab: Callable[..., Any] | None = None, panel: str | None = None) -> Any:
+    """An option; ``tab`` completes its values."""
+    return Option(*names, help=help, autocompletion=tab, rich_help_panel=panel)
+
+
+def argument(metavar: str, help: str, tab: Callable[..., Any] | None = None) -> Any:
+    return Argument(metavar=metavar, help=help, autocompletion=tab)
+
+
+AsJson = Annotated[bool, option("Print JSON instead of tables.", "--json")]
+Quiet = Annotated[bool, option("No progress bar.", "--quiet")]
+ConfigFile = Annotated[Path | None, argument("FILE", "TOML file with the run's settings.")]
+RunPath = Annotated[Path, argument("RUN", "Run folder.", tab=completion.runs)]
+
+# The options that say how a data file is read, and the data settings that they are.
+_READING = {"user_column": "user", "item_column": "item", "rating_column": "weight", "time_column": "timestamp"}
+_READING |= {name: name for name in ("dates", "min_rating", "separator")}
+_reading = partial(option, panel="Reading a data file")
+
+
+@dataclass(frozen=True)
+class IdColumns:
+    user_column: Annotated[str | None, _reading("User column; detected by default.")] = None
+    item_column: Annotated[str | None, _reading("Item column; detected by default.")] = None
+    rating_column: Annotated[str | None, _reading("Rating column; 'none' ignores ratings.")] = None
+
+    def reading(self) -> dict[str, Any]:
+        """The given ones of the options that say how a file is read, as data settings."""
+        given = {setting: getattr(self, option, None) for option, setting in _READING.items()}
+        if given["separator"] is not None:
+            given["separator"] = given["separator"].replace("\\t", "\t")  # a tab is hard to type in most shells
+        return {setting: value for setting, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Columns(IdColumns):
+    time_column: Annotated[str | None, _reading("Time column; 'none' ignores times.")] = None
+    dates: Annotated[
+        str | None,
+        _reading(
+            "Dates such as 12/01/2020: day-first or month-first.", tab=completion.choice("day-first", "month-first")
+        ),
+    ] = None
+    min_rating: Annotated[float | None, _reading("Keep only interactions rated at least this.")] = None
+
+
+@dataclass(frozen=True)
+class TableOptions(Columns):
+    separator: Annotated[str | None, _reading("One character or '::'; detected by default.")] = None
+
+
+@dataclass(frozen=True)
+class RunOptions(Columns):
+    """What defines a run."""
+
+    data: Annotated[str | None, option("Dataset name, file or folder.", tab=completion.data)] = None
+    model: Annotated[
+        str | None,
+        option(f"Default: mf. One of {', '.join(source.models())}; see topshelf models.", tab=source.models),
+    ] = None
+    loss: Annotated[
+        str | None, option("Default: slatk. Others: softmax, bpr, ...; see topshelf losses.", tab=source.losses)
+    ] = None
+    k: Annotated[int | None, option("Length of the list to optimize; default: 20.")] = None
+    seed: Annotated[int | None, option("Random seed; default: 0.")] = None
+    set_: Annotated[
+        list[str] | None,
+        option("Override a setting: section.key=value. Repeatable.", "--set", tab=completion.setting),
+    ] = None
+
+    def is_given(self) -> bool:
+        return any(value is not None for value in astuple(self))
+
+    def config(self, file: Path | None = None) -> RunConfig:
+        """The checked config of these options, and of the file if there is one."""
+        from topshelf.config import assemble, merged, overrides
+        from topshelf.models import MODELS
+
+        more = merged({"data": self.reading()}, overrides(self.set_ or []))
+        named: dict[str, Any] = {name: getattr(self, name) for name in ("data", "model", "loss", "k", "seed")}
+        config = assemble(file=file, **named, more=more)
+        if self.loss is not None and config.model.name in MODELS and MODELS[config.model.name].is_closed_form:
+            raise ConfigError(f"--loss does not go with --model {config.model.name}, which is fitted in closed form")
+        return config
+
+
+def expanded(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of the option groups it takes, such as RunOptions, as options of its own."""
+    signature = inspect.signature(command, eval_str=True)
+    kinds: dict[str, Any] = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    groups: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        own = inspect.signature(groups[name], eval_str=True).parameters.values() if name in groups else [parameter]
+        parameters += own
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        made = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**made, **given)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run

@@ -1,0 +1,156 @@
+"""Names and settings, read from the package's source code: importing it takes two seconds, because of torch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from topshelf.registry import GIVEN
+
+_PACKAGE = Path(__file__).parents[1]
+_NOTHING = ast.Constant(None)
+
+
+class Setting(NamedTuple):
+    """A setting: its default as typed on the command line, its accepted values if they are fixed, and its docstring."""
+
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    about: str = ""
+
+
+def models() -> list[str]:
+    return list(_registry("models", "MODELS"))
+
+
+def losses() -> list[str]:
+    return list(_registry("losses", "LOSSES"))
+
+
+def all_losses() -> list[str]:
+    """With those of graded lists."""
+    return list(_registry("losses", "LOSSES") | _registry("losses", "LISTWISE"))
+
+
+def datasets() -> list[str]:
+    known = _definition("data.datasets", "_KNOWN")[1]
+    calls = [entry for entry in getattr(known, "elts", ()) if isinstance(entry, ast.Call)]
+    return [ast.literal_eval(call.args[0]) for call in calls]
+
+
+def settings(**chosen: str | None) -> dict[str, Setting]:
+    """Every setting of a run by its full name; ``chosen`` names the model and the loss, if not the defaults."""
+    registries = {"model": ("models", "MODELS"), "loss": ("losses", "LOSSES")}
+    rows: dict[str, Setting] = {}
+    for section, annotation, value, setting in _fields("config", "RunConfig"):
+        kind = _definition("config", ast.unparse(annotation))[1]
+        if section in registries and isinstance(value, ast.Call):
+            package, _ = registries[section]
+            classes = _registry(*registries[section])
+            name = chosen.get(section) or ast.literal_eval(value.keywords[0].value)
+            rows[f"{section}.name"] = Setting(name, tuple(classes))
+            inner = _arguments(package, classes.get(name, ""))
+        elif isinstance(kind, ast.ClassDef):
+            inner = {key: row for key, _, _, row in _fields("config", kind.name)}
+        else:
+            rows[section] = setting
+            continue
+        rows |= {f"{section}.{key}": row for key, row in inner.items()}
+    return rows
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    path = _PACKAGE.joinpath(*module.split("."))
+    try:
+        source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+    except OSError:  # installed without its source code: nothing can be completed
+        source = ""
+    return ast.parse(source)
+
+
+def _definition(module: str, name: str) -> tuple[str, ast.expr | ast.ClassDef]:
+    """What a name of a module stands for, and the module that defines it; imports inside the package are followed."""
+    for node in _tree(module).body:
+        match node:
+            case ast.ClassDef(name=defined) if defined == name:
+                return module, node
+            case ast.Assign(targets=[ast.Name(id=defined)], value=value) if defined == name:
+                return module, value
+            case ast.AnnAssign(target=ast.Name(id=defined), value=ast.expr() as value) if defined == name:
+                return module, value
+            case ast.ImportFrom(module=str(origin)) if origin.startswith("topshelf."):
+                for alias in node.names:
+                    if (alias.asname or alias.name) == name:
+                        return _definition(origin.removeprefix("topshelf."), alias.name)
+    return module, _NOTHING
+
+
+def _registry(module: str, name: str) -> dict[str, str]:
+    """The class names of a registry by their keys."""
+    registry = _definition(module, name)[1]
+    if not isinstance(registry, ast.Dict):
+        return {}
+    pairs = zip(registry.keys, registry.values, strict=True)
+    return {ast.literal_eval(key): ast.unparse(value) for key, value in pairs if key is not None}
+
+
+def _fields(module: str, name: str) -> Iterator[tuple[str, ast.expr, ast.expr, Setting]]:
+    """The annotated fields of a class: name, annotation, value, and what they say as a setting."""
+    body = getattr(_definition(module, name)[1], "body", [])
+    for node, below in zip_longest(body, body[1:]):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            value = node.value or _NOTHING
+            default = value.args[0] if isinstance(value, ast.Call) and value.args else value
+            about = below.value if isinstance(below, ast.Expr) else None
+            text = about.value if isinstance(about, ast.Constant) and isinstance(about.value, str) else ""
+            setting = Setting(_typed(default), tuple(_choices(module, node.annotation)), text)
+            yield node.target.id, node.annotation, value, setting
+
+
+def _arguments(module: str, name: str) -> dict[str, Setting]:
+    """The settings of a registered class: the arguments of its constructor, or of a base's."""
+    module, node = _definition(module, name)
+    if not isinstance(node, ast.ClassDef):
+        return {}
+    for inner in node.body:
+        if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+            plain = [*inner.args.posonlyargs, *inner.args.args, *inner.args.kwonlyargs]
+            defaults = [*inner.args.defaults, *inner.args.kw_defaults]
+            pairs = zip(reversed(plain), reversed(defaults), strict=False)  # the first arguments have no default
+            return {
+                argument.arg: Setting(_typed(default or _NOTHING), tuple(_choices(module, argument.annotation)))
+                for argument, default in reversed(list(pairs))
+                if argument.arg not in GIVEN
+            }
+    return next((rows for base in node.bases if (rows := _arguments(module, ast.unparse(base)))), {})
+
+
+def _choices(module: str, annotation: ast.expr | None) -> list[str]:
+    """The values of an annotation that names them: Literal, bool, a union of these, or an alias."""
+    match annotation:
+        case ast.BinOp(left=left, right=right):
+            return [*_choices(module, left), *_choices(module, right)]
+        case ast.Name(id="bool"):
+            return ["true", "false"]
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=values):
+            return [ast.literal_eval(value) for value in getattr(values, "elts", [values])]
+        case ast.Name(id=name):
+            origin, meaning = _definition(module, name)
+            return _choices(origin, meaning) if isinstance(meaning, ast.Subscript) else []
+    return []
+
+
+def _typed(value: ast.expr) -> str:
+    """A default as it is typed on the command line; empty where there is none, or it is no single value."""
+    try:
+        default = ast.literal_eval(value)
+    except ValueError:
+        return ""
+    if isinstance(default, str | bool):
+        return str(default) if isinstance(default, str) else str(default).lower()
+    return ast.unparse(value) if isinstance(default, int | float) else ""

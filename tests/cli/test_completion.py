@@ -1,0 +1,176 @@
+"""What TAB offers, by bash's rules, and that it is what the registries and the settings hold."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import pytest
+from pydantic import BaseModel
+from typer.core import TyperArgument, TyperOption
+
+from command_line import run_topshelf
+from topshelf import registry
+from topshelf.cli import source
+from topshelf.config import RunConfig, overrides
+from topshelf.data import DATASETS
+from topshelf.losses import LISTWISE, LOSSES
+from topshelf.models import MODELS
+
+
+@pytest.fixture
+def tab(monkeypatch, tmp_path):
+    """What is offered for the last of these words; bash splits words at "="."""
+    monkeypatch.chdir(tmp_path)
+    for kind in (TyperArgument, TyperOption):  # put back afterwards
+        monkeypatch.setattr(kind, "process_value", kind.process_value)
+
+    def offers(*words):
+        monkeypatch.setenv("_TOPSHELF_PREFIX", "")
+        monkeypatch.setenv("_TOPSHELF_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", "\n".join(("topshelf", *words)))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        return run_topshelf()[0].split()
+
+    return offers
+
+
+@pytest.mark.parametrize("command", ["train", "tune", "diagnose"])
+def test_models_losses_and_datasets_are_offered(tab, command):
+    assert tab(command, "--model", "") == list(MODELS)
+    assert tab(command, "--loss", "") == list(LOSSES)
+    assert tab(command, "--data", "") == list(DATASETS)
+    assert tab(command, "--loss", "=", "sla") == ["slatk"]
+    assert tab(command, "--model", "package.module:Cl") == []
+
+
+def test_names_are_offered_as_arguments(tab):
+    assert tab("models", "xs") == ["xsimgcl"]
+    assert tab("losses", "") == list(LOSSES | LISTWISE)
+    assert tab("data", "get", "movie") == [name for name in DATASETS if name.startswith("movie")]
+    assert tab("diagnose", "--losses", "softmax,bp") == ["softmax,bpr"]
+    assert tab("evaluate", "runs/x", "--protocol", "") == ["standard", "paper"]
+    assert tab("train", "--dates", "d") == ["day-first"]
+
+
+def test_datasets_are_offered_with_files_and_files_alone_are_left_to_the_shell(tab, tmp_path):
+    (tmp_path / "movies").mkdir()
+    (tmp_path / "movies.csv").touch()
+    assert tab("train", "--data", "movie") == ["movielens-100k", "movielens-1m", "movies/", "movies.csv"]
+    assert tab("data", "show", "movies") == []
+
+
+def test_run_folders_are_offered_here_and_one_level_down(tab, tmp_path):
+    for name in ("runs/one", "runs/two", "runs/[odd]", "here", "a/b/c"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "run.json").touch()
+    (tmp_path / "runs" / "tune-x").mkdir()
+    (tmp_path / "runs" / "tune-x" / "study.json").touch()
+    assert tab("evaluate", "") == ["here", "runs/[odd]", "runs/one", "runs/two"]
+    assert tab("recommend", "runs/t") == ["runs/two"]
+    assert tab("recommend", "runs/[") == ["runs/[odd]"]
+    assert tab("evaluate", "here", "--against", "./runs/o") == ["./runs/one"]
+    assert tab("blend", "here", "runs/o") == ["runs/one"]
+    assert tab("train", "--resume", str(tmp_path / "h")) == [str(tmp_path / "here")]
+    assert tab("tune", "--resume", "") == ["runs/tune-x"]
+    assert tab("evaluate", "a/") == ["a/b/c"]
+
+
+def test_settings_are_offered_and_then_their_values(tab):
+    names = [name.removesuffix("=") for name in tab("train", "--set", "")]
+    assert {"k", "train.epochs", "model.name", "loss.tau_weight", "data.split"} < set(names)
+    assert tab("train", "--set", "train.or") == ["train.order=", "train.order=query", "train.order=pair"]
+    assert tab("train", "--set", "train.order", "=") == ["query", "pair"]
+    assert tab("train", "--set", "train.order", "=", "p") == ["pair"]
+    assert tab("train", "--set", "=", "train.order", "=", "p") == ["pair"]
+    assert tab("train", "--set", "train.refit", "=") == ["true", "false", "all"]
+    assert tab("train", "--set", "loss.name", "=", "lamb") == [name for name in LOSSES if name.startswith("lamb")]
+    assert tab("train", "--set", "nothing", "=") == []
+    assert tab("tune", "--range", "train.epo") == ["train.epochs=", "train.epochs=200"]
+
+
+def test_the_settings_are_those_of_the_model_and_loss_given_before(tab):
+    chosen = ("--model", "slim", "--set", "train.epochs", "=", "3", "--loss", "psl")
+    assert tab("train", *chosen, "--set", "model.") == ["model.name=", "model.l1=", "model.l2=", "model.memory="]
+    assert tab("train", *chosen, "--set", "loss.act") == ["loss.activation=", *(
+        f"loss.activation={value}" for value in ("tanh", "relu", "atan", "exponential")
+    )]  # fmt: skip
+    assert tab("train", "--loss", "package.module:Class", "--set", "loss.") == [
+        "loss.name=", *(f"loss.name={name}" for name in LOSSES)
+    ]  # fmt: skip
+
+
+def test_the_names_are_those_of_the_registries():
+    assert source.models() == list(MODELS)
+    assert source.losses() == list(LOSSES)
+    assert source.all_losses() == list(LOSSES | LISTWISE)
+    assert source.datasets() == list(DATASETS)
+
+
+def choices(annotation):
+    """The fixed values of an annotation, as they are typed."""
+    if annotation is bool:
+        return ("true", "false")
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(value for inner in get_args(annotation) for value in choices(inner))
+
+
+@pytest.mark.parametrize(
+    ("section", "name"), [*(("loss", name) for name in LOSSES), *(("model", name) for name in MODELS)]
+)
+def test_the_settings_of_every_loss_and_model_are_those_of_its_constructor(section, name):
+    cls = (LOSSES if section == "loss" else MODELS)[name]
+    rows = source.settings(**{section: name})
+    own = {key: row for key, row in rows.items() if key.startswith(f"{section}.") and key != f"{section}.name"}
+    hints, expected = get_type_hints(cls.__init__), registry.settings(cls)
+    assert list(own) == [f"{section}.{key}" for key in expected]
+    for key, default in expected.items():
+        row = own[f"{section}.{key}"]
+        assert row.choices == choices(hints[key])
+        assert typed(row.default) == (default if isinstance(default, str | float | int) else None)
+
+
+def typed(text):
+    return overrides([f"k={text}"])["k"] if text else None
+
+
+def test_the_settings_of_a_run_are_those_of_its_config():
+    rows = source.settings()
+    expected = {}
+    for name, field in RunConfig.model_fields.items():
+        if name in ("model", "loss"):
+            expected[f"{name}.name"] = field.default.name
+        elif isinstance(field.default, BaseModel):
+            expected |= {f"{name}.{key}": value for key, value in type(field.default).model_fields.items()}
+        else:
+            expected[name] = field
+    own = ("model.", "loss.")
+    assert [key for key in rows if not key.startswith(own) or key.endswith(".name")] == list(expected)
+    for key, field in expected.items():
+        if key.startswith(own):
+            assert rows[key].default == field
+        else:
+            assert rows[key].about == field.description
+            assert rows[key].choices == choices(field.annotation)
+            default = field.default if isinstance(field.default, str | float | int) else None
+            assert typed(rows[key].default) == default
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_by_the_script_that_it_is_given(tmp_path):
+    program = tmp_path / "topshelf"
+    code = "import sys; sys.argv[0] = 'topshelf'; from topshelf.__main__ import main; main()"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
+    program.chmod(0o755)
+    script = f"""
+eval "$(_TOPSHELF_COMPLETE=source_bash {program})"
+COMP_WORDS=({program} train --set threshold.estimator = i)
+COMP_CWORD=5
+_topshelf_completion {program}
+echo "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["iid", "incremental"]

@@ -1,0 +1,71 @@
+"""What starting the command line costs, and what TAB costs."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "numpy", "polars", "numba", "pydantic", "scipy", "pandas", "matplotlib", "optuna"}
+PROGRAM = f"""
+import sys
+sys.argv[0] = "topshelf"
+from topshelf.__main__ import main
+try:
+    main()
+finally:
+    print(sorted({HEAVY} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def completion(*words):
+    """What bash hands over when TAB is pressed at the end of these words."""
+    texts = {"COMP_WORDS": "\n".join(("topshelf", *words)), "COMP_CWORD": str(len(words))}
+    return {"_TOPSHELF_COMPLETE": "complete_bash", **texts}
+
+
+COMMANDS = ["train", "evaluate", "recommend", "blend", "losses", "models", "demo", "diagnose", "tune"]
+COMMANDS += ["data", "data list", "data get", "data show", "data prepare"]
+CASES = {
+    "--version": (["--version"], {}),
+    "--help": (["--help"], {}),
+    "a command": ([], completion("tr")),
+    "an option": ([], completion("train", "--m")),
+    "a model": ([], completion("train", "--model", "")),
+    "a loss": ([], completion("losses", "sl")),
+    "data": ([], completion("train", "--data", "")),
+    "a run": ([], completion("evaluate", "")),
+    "a setting": ([], completion("train", "--loss", "psl", "--model", "slim", "--set", "")),
+    "a value": ([], completion("train", "--set", "train.order", "=")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_starts_fast_and_imports_nothing_heavy(case, tmp_path):
+    arguments, more = CASES[case]
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, *arguments]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        command, env={**os.environ, **more}, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert seconds < 1  # 0.1 to 0.2 s on an idle machine of 2024; importing torch alone takes more than 1 s
+
+
+def test_the_help_of_every_command_imports_nothing_heavy():
+    code = f"""
+import contextlib, io, sys
+from topshelf.cli import app
+for command in {COMMANDS}:
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as shown:
+        app([*command.split(), "--help"], prog_name="topshelf")
+    assert "Usage: topshelf" in shown.getvalue(), command
+print(sorted({HEAVY - {"pydantic"}} & set(sys.modules)))
+"""  # Typer itself imports pydantic
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
