@@ -19,14 +19,13 @@ from faults import studies
 from faults.studies import TRIALS, Server, cases, looked_at, rewrite
 from topshelf import files
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning
-from topshelf.tuning import files as study_files
 from topshelf.tuning import resume
 from topshelf.tuning.folder import StudyFolder
 
 
 @pytest.fixture(autouse=True)
 def _no_plots(monkeypatch):
-    monkeypatch.setattr(study_files, "can_plot", lambda: False)
+    monkeypatch.setattr("topshelf.charts.can_plot", lambda: False)
 
 
 @pytest.fixture(scope="module")

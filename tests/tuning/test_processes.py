@@ -30,10 +30,11 @@ from pathlib import Path
 from topshelf.config import make_config
 from topshelf.data import generate, make_split
 from topshelf.data.datasets import Dataset
-from topshelf.tuning import files, study, tune
+from topshelf import charts
+from topshelf.tuning import study, tune
 from topshelf.tuning.runner import Runner
 
-files.can_plot = lambda: False
+charts.can_plot = lambda: False
 study.Work._importances = lambda self: {}  # a second of imports
 values, options, folder, hang_at = json.loads(sys.argv[1])
 dataset = Dataset("generated", make_split(generate(60, 40, interactions_per_user=8, seed=3), seed=0))

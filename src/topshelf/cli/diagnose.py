@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from topshelf.charts import NO_PLOTS, can_plot
 from topshelf.config import RunConfig, assemble, overrides
 from topshelf.diagnose import Diagnosis, plan, tables
-from topshelf.diagnose.files import NO_PLOTS, can_plot, check_folder, write
+from topshelf.diagnose.files import check_folder, write
 from topshelf.diagnose.run import EPOCHS, USERS
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console, say

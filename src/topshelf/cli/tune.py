@@ -112,7 +112,7 @@ def _folder(config: RunConfig) -> Path:
 
 
 def _show(found: Tuned) -> None:
-    from topshelf.tuning.files import command, comparison, verdict
+    from topshelf.tuning.page import command, comparison, verdict
 
     header, rows = comparison(found)
     table = Table(*header, title=cell(f"{found.method} on {found.data}"), title_justify="left")

@@ -15,9 +15,9 @@ from topshelf.data import Dataset
 from topshelf.errors import ConfigError, TrainingError, at_least, positive
 from topshelf.training import StoppedEarly
 from topshelf.tuning import checks, search, tickets
-from topshelf.tuning.files import write
 from topshelf.tuning.folder import Definition, StudyFolder
 from topshelf.tuning.outcome import Tuned
+from topshelf.tuning.page import write
 from topshelf.tuning.parts import Parts, load_parts
 from topshelf.tuning.ranges import space
 from topshelf.tuning.runner import Runner
