@@ -12,6 +12,8 @@ LABELS = ("Shapes", "Settings", "Derivation", "Use when", "Cost", "Paper", "Rela
 GIVEN = ("self", "n_queries", "n_items", "n_positives", "reduction")
 # A part begins on a line of its own, or after three spaces.
 _BEGINNING = re.compile(rf"(?:^|\n| {{3}})(?=(?:{'|'.join(LABELS)}):\s)")
+# The values that a search tries by default, by the dotted name of the setting: "loss.tau": (0.1, 0.2).
+SearchSpace = dict[str, tuple[float | int | str, ...]]
 _MARKUP = re.compile(r"``(.+?)``|:\w+:`~?(.+?)`")
 
 

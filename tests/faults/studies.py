@@ -32,9 +32,9 @@ from topshelf.data.datasets import Dataset
 from topshelf.errors import TopshelfError, TopshelfWarning
 from topshelf.training import checkpoint
 from topshelf.tuning import resume, tune
+from topshelf.tuning.attributes import sealed
 from topshelf.tuning.folder import StudyFolder
 from topshelf.tuning.runner import Runner
-from topshelf.tuning.seals import sealed
 
 TESTS = Path(__file__).parents[1]
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS")

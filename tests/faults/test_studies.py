@@ -100,7 +100,7 @@ def test_a_study_killed_at_its_transactions_has_its_whole_budget(server, tmp_pat
 def test_a_trial_that_was_given_up_and_not_queued_again_is_not_lost(pristine, tmp_path, monkeypatch):
     """A process that releases the trial of a dead one may be killed in the middle of that."""
     out = copy_of(pristine, tmp_path)
-    monkeypatch.setattr("topshelf.tuning.tickets.queue_again", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("topshelf.tuning.queue.requeue", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         resume(out)
     monkeypatch.undo()

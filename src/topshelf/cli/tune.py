@@ -97,10 +97,10 @@ def tune(
 
 def _ranges(config: RunConfig, assignments: list[str], ranges: list[str]) -> dict[str, Any]:
     """The ranges given; what was set is not searched, unless a range says so too."""
-    from topshelf.tuning.ranges import metadata, parse
+    from topshelf.tuning.ranges import default_ranges, parse
 
     fixed = [text.partition("=")[0].strip() for text in assignments]
-    searched = metadata(config)
+    searched = default_ranges(config)
     return {**{name: None for name in fixed if name in searched}, **parse(ranges)}
 
 
