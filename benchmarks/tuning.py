@@ -5,7 +5,7 @@
 
 30 trials of SL@20 with MF (d 64) on Health by ``topshelf tune``: the same command in two processes with one thread
 each. After a third of the trials the second is killed (SIGKILL) in the middle of one, and started again with
-``--resume``. Then every ticket of the budget must have ended in exactly one complete or pruned trial.
+``--resume``. Then every slot of the budget must have ended in exactly one complete or pruned trial.
 
 The first trial has the general settings (``--from general``), written to a TOML file so that those shipped for Health
 are not used, or the shipped ones. The ranges are the loss's own, which are the paper's. ``--set`` and ``--range`` are
@@ -183,13 +183,13 @@ def run_study(plan: Plan, out: Path, arguments: list[str]) -> dict[str, Any]:
 
 
 def account(trials: list[FrozenTrial], budget: int, names: dict[int, str]) -> dict[str, Any]:
-    """What became of every ticket of the budget; ``lost`` are those that did not end in exactly one trial."""
+    """What became of every slot of the budget; ``lost`` are those that did not end in exactly one trial."""
     rows = [_row(trial, names) for trial in queue.without_duplicates(trials)]
     ended = Counter(row["ticket"] for row in rows if row["state"] in ("complete", "pruned"))
     return {
         "budget": budget,
         "states": dict(Counter(row["state"] for row in rows)),
-        "lost": [ticket for ticket in range(budget) if ended[ticket] != 1],
+        "lost": [slot for slot in range(budget) if ended[slot] != 1],
         "by_process": dict(Counter(row["process"] for row in rows if row["process"])),
         "trials": rows,
     }

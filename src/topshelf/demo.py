@@ -196,12 +196,7 @@ def _side_by_side(person: Person) -> list[tuple[str, str, str]]:
 
 
 def _page(
-    dataset: Dataset,
-    note: str,
-    entries: list[Entry],
-    tests: list[tuple[str, PairedResult]],
-    person: Person,
-    seed: int,
+    dataset: Dataset, note: str, entries: list[Entry], tests: list[tuple[str, PairedResult]], person: Person, seed: int
 ) -> Page:
     page = Page("topshelf demo")
     if note:

@@ -205,7 +205,7 @@ def test_stopping_a_trial_often_costs_it_nothing(config, dataset, tmp_path, monk
 
 
 @pytest.mark.parametrize("killed_at", [0, 2])
-def test_a_study_killed_while_its_tickets_are_queued_has_its_whole_budget(
+def test_a_study_killed_while_its_slots_are_queued_has_its_whole_budget(
     config, dataset, tmp_path, monkeypatch, killed_at
 ):
     enqueue, queued = Study.enqueue_trial, []
@@ -220,7 +220,7 @@ def test_a_study_killed_while_its_tickets_are_queued_has_its_whole_budget(
     with pytest.raises(KeyboardInterrupt):
         tune(config, dataset, trials=4, out=tmp_path / "study")
     monkeypatch.undo()
-    assert not (tmp_path / "study").exists()  # it appears with all of its tickets
+    assert not (tmp_path / "study").exists()  # it appears with all of its slots
     tune(config, dataset, trials=1, out=tmp_path / "study")
     queued.clear()
     monkeypatch.setattr(Study, "enqueue_trial", killed)
@@ -378,7 +378,7 @@ def test_a_fit_that_fails_counts_as_nothing_and_the_study_goes_on(dataset):
 
 
 def test_points_that_wait_are_not_drawn_again(config, dataset, tmp_path, only_tau, monkeypatch):
-    """A budget raised to every point, with a ticket that TPE was to draw still waiting."""
+    """A budget raised to every point, while a slot whose point TPE chooses still waits."""
     asked = iter([False, True])
     monkeypatch.setattr(study_module, "stop_on_signals", lambda: _Given(lambda: next(asked, True)))
     with pytest.raises(StoppedEarly):
@@ -389,7 +389,7 @@ def test_points_that_wait_are_not_drawn_again(config, dataset, tmp_path, only_ta
     assert sorted(finished) == [0.01, 0.05, 0.1, 0.2, 0.5]
 
 
-def test_a_second_ticket_of_the_same_kind_is_dropped(config, dataset, monkeypatch):
+def test_a_duplicate_of_a_slot_is_dropped(config, dataset, monkeypatch):
     add_missing = queue._add_missing
 
     def twice(study, *arguments):

@@ -42,16 +42,8 @@ def advice_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def sections(diagnosis: Diagnosis) -> list[Section]:
-    parts = [
-        _gradients(diagnosis),
-        _thresholds(diagnosis),
-        _scores(diagnosis),
-        _weights(diagnosis),
-        _bound(diagnosis),
-        _lambda(diagnosis),
-        _time(diagnosis),
-    ]
-    return [part for part in parts if part is not None]
+    parts = (_gradients, _thresholds, _scores, _weights, _bound, _lambda, _time)
+    return [part(diagnosis) for part in parts]
 
 
 def _gradients(diagnosis: Diagnosis) -> Section:
@@ -65,20 +57,6 @@ def _gradients(diagnosis: Diagnosis) -> Section:
         )
         for one in diagnosis.gradients
     ]
-    notes = [
-        "The gradient of a positive (u, i) is the gradient of its own term of the loss with respect to the user's "
-        "vector, over the whole catalogue; with cosine scores, without the component along that vector. Per user: the "
-        "sum over the user's positives. Per pair (u, i, j): the derivative of the positive's term with respect to the "
-        "score of the negative j.",
-        "The higher the curve, the fewer instances carry the gradient; the grey diagonal is an equal share for all.",
-    ]
-    coupled = [one.label for one in diagnosis.gradients if one.is_coupled]
-    if coupled:
-        notes.append(
-            f"{', '.join(coupled)}: the positives of a batch depend on each other, so this is the gradient of the "
-            "batch's loss."
-        )
-    notes += [f"{label} is left out: {reason}" for label, reason in diagnosis.failed.items()]
     return Section(
         "Gradient concentration",
         "The share of the whole gradient held by the largest 5% of positives, users and pairs.",
@@ -93,8 +71,25 @@ def _gradients(diagnosis: Diagnosis) -> Section:
         ),
         rows,
         ("gradient-concentration", "gradient-sizes"),
-        tuple(notes),
+        _gradient_notes(diagnosis),
     )
+
+
+def _gradient_notes(diagnosis: Diagnosis) -> tuple[str, ...]:
+    notes = [
+        "The gradient of a positive (u, i) is the gradient of its own term of the loss with respect to the user's "
+        "vector, over the whole catalogue; with cosine scores, without the component along that vector. Per user: the "
+        "sum over the user's positives. Per pair (u, i, j): the derivative of the positive's term with respect to the "
+        "score of the negative j.",
+        "The higher the curve, the fewer instances carry the gradient; the grey diagonal is an equal share for all.",
+    ]
+    coupled = [one.label for one in diagnosis.gradients if one.is_coupled]
+    if coupled:
+        notes.append(
+            f"{', '.join(coupled)}: the positives of a batch depend on each other, so this is the gradient of the "
+            "batch's loss."
+        )
+    return (*notes, *(f"{label} is left out: {reason}" for label, reason in diagnosis.failed.items()))
 
 
 def _top(concentration: Concentration) -> str:

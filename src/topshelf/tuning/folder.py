@@ -197,7 +197,7 @@ class StudyFolder:
                 f"{self.definition} must have format 1 or {FORMAT}, got {version!r}; it is damaged, or of a newer "
                 "version of topshelf"
             )
-        wrong = _wrong_types(content, _TYPES_1 if version == 1 else _TYPES_2)
+        wrong = wrong_types(content, _TYPES_1 if version == 1 else _TYPES_2)
         if wrong or is_sealed != (version == FORMAT):
             fault = f"{wrong[0]} is {content.get(wrong[0])!r}" if wrong else "its checksum is missing"
             raise CheckpointError(f"{self.definition} is damaged: {fault}. Restore it from a copy")
@@ -246,12 +246,12 @@ def _ranges_json(space: Space) -> dict[str, Any]:
 def _range(value: Any) -> Range:
     if isinstance(value, list):
         return Choice(tuple(value))
-    if not isinstance(value, dict) or set(value) != set(_INTERVAL) or _wrong_types(value, _INTERVAL):
+    if not isinstance(value, dict) or set(value) != set(_INTERVAL) or wrong_types(value, _INTERVAL):
         raise ValueError(f"a range must be a list, or have low, high, log and whole, got {value!r}")
     return Interval(**value)
 
 
-def _wrong_types(content: Mapping[str, Any], types: Mapping[str, Any]) -> list[str]:
+def wrong_types(content: Mapping[str, Any], types: Mapping[str, Any]) -> list[str]:
     """The fields that are missing or of another type; true and false are not numbers."""
     return [
         name

@@ -26,11 +26,12 @@ from topshelf import files
 from topshelf.errors import ConfigError
 from topshelf.tuning import search
 from topshelf.tuning.attributes import ASKED, ATTEMPT, BUDGET, FAILURES, NOTE, SLOT, WORKER, WORKERS, sealed
-from topshelf.tuning.folder import Definition
+from topshelf.tuning.folder import Definition, wrong_types
 
 DEFAULT_BUDGET = 30
 HEARTBEAT = 30  # seconds between the heartbeats of a running trial
 GRACE = 120  # seconds without a heartbeat until a trial of another machine counts as dead
+_WORKER: dict[str, Any] = {"machine": str, "pid": int, "started": (str, type(None))}
 MAX_FAILURES = 3  # a point whose process died three times is not tried again
 
 
@@ -137,13 +138,7 @@ def register(study: Study) -> None:
 
 def is_worker(value: Any) -> bool:
     """Whether a stored value has the form of :func:`this_worker`."""
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("machine"), str)
-        and isinstance(value.get("pid"), int)
-        and value["pid"] > 0
-        and isinstance(value.get("started"), str | None)
-    )
+    return isinstance(value, dict) and not wrong_types(value, _WORKER) and bool(value["pid"] > 0)
 
 
 def _is_dead(study: Study, trial: FrozenTrial) -> bool:
