@@ -5,7 +5,7 @@
 
 30 trials of SL@20 with MF (d 64) on Health by ``topshelf tune``: the same command in two processes with one thread
 each. After a third of the trials the second is killed (SIGKILL) in the middle of one, and started again with
-``--resume``. Then every ticket of the budget must have ended in exactly one complete or pruned trial.
+``--resume``. Then every slot of the budget must have ended in exactly one complete or pruned trial.
 
 The first trial has the general settings (``--from general``), written to a TOML file so that those shipped for Health
 are not used, or the shipped ones. The ranges are the loss's own, which are the paper's. ``--set`` and ``--range`` are
@@ -43,12 +43,11 @@ import torch
 
 from topshelf.config import RunConfig, assemble, make_config, merged, read_config, to_toml
 from topshelf.training.build import resolve
-from topshelf.tuning import tickets
+from topshelf.tuning import queue
+from topshelf.tuning.attributes import NOTE, RESULT, SETTINGS, SLOT, WORKER
 from topshelf.tuning.folder import StudyFolder
-from topshelf.tuning.parts import Parts, load_parts
-from topshelf.tuning.runner import Runner
-from topshelf.tuning.storage import folder_url, opened
-from topshelf.tuning.study import NOTE, RESULT, SETTINGS
+from topshelf.tuning.runner import Parts, Runner, load_parts
+from topshelf.tuning.storage import folder_url, open_study
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,11 +122,9 @@ def processes(logs: Path) -> Iterator[Any]:
 @contextmanager
 def storage_of(out: Path) -> Iterator[Study]:
     """The study's storage, to be looked at beside the processes that work on it."""
-    import optuna
-
     folder = StudyFolder(out)
-    with opened(folder_url(folder.database)) as kept:
-        yield optuna.load_study(study_name=folder.load().name, storage=kept)
+    with open_study(folder_url(folder.database), folder.load()) as study:
+        yield study
 
 
 def is_finished(trial: FrozenTrial) -> bool:
@@ -137,7 +134,7 @@ def is_finished(trial: FrozenTrial) -> bool:
 def at_work(trials: list[FrozenTrial], pid: int, seconds: float) -> FrozenTrial | None:
     """The trial that a process has been at for so many seconds."""
     for trial in trials:
-        mine = trial.state.name == "RUNNING" and trial.user_attrs.get(tickets.WORKER, {}).get("pid") == pid
+        mine = trial.state.name == "RUNNING" and trial.user_attrs.get(WORKER, {}).get("pid") == pid
         if mine and trial.datetime_start and (datetime.now() - trial.datetime_start).total_seconds() >= seconds:
             return trial
     return None
@@ -186,13 +183,13 @@ def run_study(plan: Plan, out: Path, arguments: list[str]) -> dict[str, Any]:
 
 
 def account(trials: list[FrozenTrial], budget: int, names: dict[int, str]) -> dict[str, Any]:
-    """What became of every ticket of the budget; ``lost`` are those that did not end in exactly one trial."""
-    rows = [_row(trial, names) for trial in tickets.counted(trials)]
+    """What became of every slot of the budget; ``lost`` are those that did not end in exactly one trial."""
+    rows = [_row(trial, names) for trial in queue.without_duplicates(trials)]
     ended = Counter(row["ticket"] for row in rows if row["state"] in ("complete", "pruned"))
     return {
         "budget": budget,
         "states": dict(Counter(row["state"] for row in rows)),
-        "lost": [ticket for ticket in range(budget) if ended[ticket] != 1],
+        "lost": [slot for slot in range(budget) if ended[slot] != 1],
         "by_process": dict(Counter(row["process"] for row in rows if row["process"])),
         "trials": rows,
     }
@@ -205,9 +202,9 @@ def _row(trial: FrozenTrial, names: dict[int, str]) -> dict[str, Any]:
         state = "failed" if NOTE in known else "interrupted"
     return {
         "trial": trial.number,
-        "ticket": known[tickets.TICKET],
+        "ticket": known[SLOT],
         "state": state,
-        "process": names.get(known.get(tickets.WORKER, {}).get("pid")),
+        "process": names.get(known.get(WORKER, {}).get("pid")),
         "score": result.get("score"),
         "epoch": result.get("best_epoch"),
         "seconds": round(result.get("seconds", 0.0), 1),

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from topshelf import registry
 from topshelf.config import RunConfig
 from topshelf.data import IdMap
 from topshelf.errors import CheckpointError, DataError, at_least, whole
@@ -74,10 +75,11 @@ class Artifact:
     @classmethod
     def open(cls, path: str | Path, *, allow: Collection[str] = ()) -> Artifact:
         """Of a run folder. One that is not finished, or of an earlier version, is loaded as a whole."""
+        registry.allow(allow)
         folder = RunFolder.open(path)
-        config = folder.load_config(allow)
+        config = folder.load_config()
         if not folder.is_finished or not folder.artifact.exists():
-            return cls.of(load(path, allow=allow))
+            return cls.of(load(path))
         folder.load_metrics()  # refused where they are of another model
         users, items, titles = folder.load_ids()
         try:

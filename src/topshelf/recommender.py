@@ -146,7 +146,7 @@ class Recommender:
         """The recommender that a run folder holds; ``allow`` as in :func:`topshelf.load`."""
         artifact = Artifact.open(path, allow=allow)
         recommender = cls._configured(artifact.config)
-        recommender._artifact, recommender._load = artifact, lambda: load(path, allow=allow)
+        recommender._artifact, recommender._load = artifact, lambda: load(path)
         return recommender
 
     @classmethod

@@ -60,15 +60,23 @@ def lookup(setting: str, name: str, registry: Mapping[str, type[T]], base: type[
     return value
 
 
-def check_allowed(names: Mapping[str, str], allow: Collection[str], where: object) -> None:
+_ALLOWED: set[str] = set()
+
+
+def allow(packages: Collection[str]) -> None:
+    """Let run folders and studies name classes of these packages, for the rest of the process."""
+    _ALLOWED.update([packages] if isinstance(packages, str) else packages)
+
+
+def check_allowed(names: Mapping[str, str], where: object) -> None:
     """Refuse classes that a file names and that the caller neither imported nor allowed: importing runs their code.
 
-    ``names`` are by setting. ``allow`` holds module names; one allows its submodules too.
+    ``names`` are by setting. A package that is allowed allows its submodules too.
     """
     for setting, name in names.items():
         module = name.partition(":")[0]
         package = module.partition(".")[0]
-        is_allowed = any(module == one or module.startswith(f"{one}.") for one in allow)
+        is_allowed = any(module == one or module.startswith(f"{one}.") for one in _ALLOWED)
         if ":" in name and module not in sys.modules and not is_allowed:
             raise CheckpointError(
                 f"{where} has {setting} = {name!r}, a class of another package. Nothing that a folder names is "

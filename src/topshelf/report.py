@@ -1,13 +1,13 @@
-"""A page of HTML with tables and plots, in one file that can be mailed."""
+"""A page of HTML with tables and plots, in a single file."""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from topshelf import charts
 from topshelf.files import write_text
 
 _STYLE = """
@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"[+-]?[\d,]*\.?\d+(e[+-]?\d+)?")
 
 
 class Page:
-    """Parts put one under another; everything that comes from data is escaped."""
+    """A page built from top to bottom; all text is escaped."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -39,7 +39,7 @@ class Page:
         self._parts.append(f"<p{' class=note' if note else ''}>{escape(text)}</p>")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, best: int | None = None) -> None:
-        """Rows of texts; columns of numbers are set to the right, the row ``best`` is bold."""
+        """A table of texts; columns of numbers are right-aligned, and the row ``best`` is bold."""
         is_number = [_are_numbers([row[column] for row in rows]) for column in range(len(header))]
         head = "".join(_cell("th", text, number) for text, number in zip(header, is_number, strict=True))
         body = [
@@ -54,29 +54,23 @@ class Page:
     def intervals(
         self, labels: Sequence[str], centres: Sequence[float], ends: Sequence[tuple[float, float]], axis: str
     ) -> None:
-        """A plot of points with their intervals. Without matplotlib the page says how to get it."""
-        try:
-            from matplotlib.figure import Figure  # not pyplot, whose backend is the caller's
-        except ImportError:
-            self.paragraph("For a plot here: pip install 'topshelf[plot]'.", note=True)
+        """A plot of points with their intervals; without matplotlib, a note on how to install it."""
+        if not charts.can_plot():
+            self.paragraph(charts.NO_PLOTS, note=True)
             return
-        figure = Figure(figsize=(7, 0.6 + 0.5 * len(labels)), layout="constrained")
-        axes = figure.subplots()
+        figure, (axes,) = charts.figure(7, 0.6 + 0.5 * len(labels))
         for place, (centre, (low, high)) in enumerate(zip(centres, ends, strict=True)):
             axes.plot([low, high], [place, place], color="#446", linewidth=2)
             axes.plot([centre], [place], "o", color="#c33")
             axes.annotate(f"{centre:.4f}", (centre, place), (0, 7), textcoords="offset points", ha="center", fontsize=9)
-        axes.set_yticks(range(len(labels)), [_plain(label) for label in labels])
+        axes.set_yticks(range(len(labels)), [charts.plain(label) for label in labels])
         axes.set_ylim(len(labels) - 0.4, -0.7)
-        axes.set_xlabel(_plain(axis))
-        axes.spines[["top", "right"]].set_visible(False)
-        drawn = io.StringIO()
-        figure.savefig(drawn, format="svg")
-        self.drawing(drawn.getvalue())
+        axes.set_xlabel(charts.plain(axis))
+        self.drawing(charts.render(figure))
 
-    def drawing(self, svg: str) -> None:
-        """A drawing of our own making, as SVG; what comes before its first tag is left out."""
-        self._parts.append(svg[svg.index("<svg") :])
+    def drawing(self, svg: bytes) -> None:
+        """An SVG drawing of :mod:`topshelf.charts`; what precedes its first tag is dropped."""
+        self._parts.append(svg[svg.index(b"<svg") :].decode())
 
     def html(self) -> str:
         return (
@@ -92,17 +86,12 @@ class Page:
 
 
 def _cell(tag: str, text: str, number: bool) -> str:
-    """A cell; the head of a column may break after a dot, for the names of settings are long."""
+    """A cell; a column's heading may break after a dot, because names of settings are long."""
     shown = escape(text).replace(".", ".<wbr>") if tag == "th" else escape(text)
     return f"<{tag}{' class=number' if number else ''}>{shown}</{tag}>"
 
 
-def _plain(text: str) -> str:
-    """Text that matplotlib draws as it is: between dollars it would read a formula."""
-    return text.replace("$", r"\$")
-
-
 def _are_numbers(texts: Sequence[str]) -> bool:
-    """Whether a column holds numbers and nothing else but gaps."""
+    """Whether all texts that are not empty are numbers."""
     filled = [text for text in texts if text]
     return bool(filled) and all(_NUMBER.fullmatch(text) for text in filled)

@@ -131,14 +131,14 @@ def test_plots_have_room_for_every_loss(folder):
 
 
 def test_json_is_printed_alone(folder, monkeypatch):
-    monkeypatch.setattr("topshelf.diagnose.files.can_plot", lambda: False)  # drawing takes seconds
+    monkeypatch.setattr("topshelf.charts.can_plot", lambda: False)  # drawing takes seconds
     shown = topshelf(
         "diagnose", "--data", folder / "clicks.csv", "--k", "5", *SHORT, "--json", "--losses", "", "--out", folder / "j"
     )
     assert json.loads(shown)["k"] == 5
 
 
-def test_without_matplotlib_there_are_tables_and_a_word_about_it(folder, tmp_path, monkeypatch):
+def test_without_matplotlib_there_are_tables_and_a_note(folder, tmp_path, monkeypatch):
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
     shown = topshelf("diagnose", folder / "run", "--losses", "", *SHORT, "--out", tmp_path / "bare")

@@ -65,12 +65,10 @@ def options(**more):
 
 def command(arguments):
     """``topshelf`` with these arguments."""
-    from topshelf.diagnose import files as diagnosis_files
-
     # Twenty plots take seconds; the page and the numbers are written the same way.
     with (
         mock.patch.object(sys, "argv", ["topshelf", *arguments]),
-        mock.patch.object(diagnosis_files, "can_plot", return_value=False),
+        mock.patch("topshelf.charts.can_plot", return_value=False),
         mock.patch.object(cli, "app", _APP[0]),
     ):
         cli.main()

@@ -31,11 +31,10 @@ from topshelf.data import generate, make_split
 from topshelf.data.datasets import Dataset
 from topshelf.errors import TopshelfError, TopshelfWarning
 from topshelf.training import checkpoint
-from topshelf.tuning import files as study_files
 from topshelf.tuning import resume, tune
+from topshelf.tuning.attributes import sealed
 from topshelf.tuning.folder import StudyFolder
 from topshelf.tuning.runner import Runner
-from topshelf.tuning.seals import sealed
 
 TESTS = Path(__file__).parents[1]
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS")
@@ -107,7 +106,7 @@ def work(action, out, kind, at):
         mock.patch("topshelf.files.step", points.step),
         mock.patch("os.fsync"),  # matters when the power fails; a kill leaves the system's cache as it is
         mock.patch.object(Runner, "run", lambda *given: points.trial(run, *given)),
-        mock.patch.object(study_files, "can_plot", return_value=False),
+        mock.patch("topshelf.charts.can_plot", return_value=False),
     ):
         found = globals()[action](Path(out))
     return {"points": points.seen, **result_of(found)}

@@ -19,14 +19,13 @@ from faults import studies
 from faults.studies import TRIALS, Server, cases, looked_at, rewrite
 from topshelf import files
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning
-from topshelf.tuning import files as study_files
 from topshelf.tuning import resume
 from topshelf.tuning.folder import StudyFolder
 
 
 @pytest.fixture(autouse=True)
 def _no_plots(monkeypatch):
-    monkeypatch.setattr(study_files, "can_plot", lambda: False)
+    monkeypatch.setattr("topshelf.charts.can_plot", lambda: False)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +100,7 @@ def test_a_study_killed_at_its_transactions_has_its_whole_budget(server, tmp_pat
 def test_a_trial_that_was_given_up_and_not_queued_again_is_not_lost(pristine, tmp_path, monkeypatch):
     """A process that releases the trial of a dead one may be killed in the middle of that."""
     out = copy_of(pristine, tmp_path)
-    monkeypatch.setattr("topshelf.tuning.tickets.queue_again", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("topshelf.tuning.queue.requeue", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         resume(out)
     monkeypatch.undo()

@@ -22,7 +22,7 @@ def _no_plots(request):
     """Pages without plots, which take a second each; tests of plots ask for them."""
     with pytest.MonkeyPatch.context() as patch:  # of its own: a test may undo what it patched itself
         if "plots" not in request.fixturenames:
-            patch.setattr("topshelf.tuning.files.can_plot", lambda: False)
+            patch.setattr("topshelf.charts.can_plot", lambda: False)
         yield
 
 

@@ -31,12 +31,12 @@ def benchmark():
     del sys.modules[spec.name]
 
 
-def a_trial(state, ticket, attempt=1, pid=7, began=SECONDS):
+def a_trial(state, slot, attempt=1, pid=7, began=SECONDS):
     start = datetime.now() - timedelta(seconds=began)
     return optuna.trial.FrozenTrial(
-        number=ticket, trial_id=ticket, state=state, value=0.5 if state == TrialState.COMPLETE else None, params={},
+        number=slot, trial_id=slot, state=state, value=0.5 if state == TrialState.COMPLETE else None, params={},
         distributions={}, intermediate_values={}, system_attrs={}, datetime_start=start,
-        user_attrs={"ticket": ticket, "attempt": attempt, "worker": {"pid": pid}},
+        user_attrs={"ticket": slot, "attempt": attempt, "worker": {"pid": pid}},
         datetime_complete=datetime.now() if state.is_finished() else None,
     )  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_the_study_begins_with_the_general_settings_or_the_shipped_ones(benchmar
     assert {"train.learning_rate", "loss.tau", "loss.tau_weight", "threshold.every"} <= set(space(config).ranges)
 
 
-def test_every_ticket_is_accounted_for(benchmark):
+def test_every_slot_is_accounted_for(benchmark):
     complete, pruned, fail = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
     trials = [a_trial(complete, 0), a_trial(fail, 1, pid=8), a_trial(pruned, 1, attempt=2), a_trial(fail, 2)]
     found = benchmark.account(trials, 4, {7: "one", 8: "two"})

@@ -126,7 +126,7 @@ def test_the_page_has_every_part_and_needs_no_matplotlib(csv, tmp_path, plots):
     assert page.count("<tr") == 1 + len(json.loads((out / "study.json").read_text())["ranges"]) + 1 + 18
     assert f"topshelf train {out}/best.toml" in page
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("topshelf.tuning.files.can_plot", lambda: False)
+        patch.setattr("topshelf.charts.can_plot", lambda: False)
         topshelf("tune", "--resume", out)
     plain = (out / "report.html").read_text()
     assert "matplotlib is not installed" in plain

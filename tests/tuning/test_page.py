@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from topshelf.config import make_config
-from topshelf.tuning import Budget, Choice, Interval, TrialRow, Tuned, files
+from topshelf.tuning import Budget, Choice, Interval, TrialRow, Tuned, page
 from topshelf.tuning.folder import StudyFolder
 
 pytest.importorskip("matplotlib")
@@ -38,11 +38,11 @@ def test_the_line_of_the_best_goes_on_to_the_last_trial():
     figure = drawn.history(a_study())
     (line,) = figure.axes[0].get_lines()
     assert (list(line.get_xdata()), list(line.get_ydata())) == ([0, 1, 4], [0.3, 0.4, 0.4])
-    assert labels(figure) == ["complete", "pruned, best until then", "the defaults", "best so far"]
+    assert labels(figure) == ["complete", "pruned, best before", "the defaults", "best so far"]
 
 
 def test_a_history_without_a_complete_trial_has_no_best():
-    assert labels(drawn.history(a_study(ROWS[2:]))) == ["pruned, best until then"]
+    assert labels(drawn.history(a_study(ROWS[2:]))) == ["pruned, best before"]
 
 
 def test_the_curves_say_which_is_which():
@@ -77,25 +77,25 @@ def test_one_setting_is_drawn_against_the_score_and_several_side_by_side(plots):
     assert list(drawn.draw(one)) == ["history", "curves", "by_setting"]
     dots = drawn.by_setting(one).axes[0].collections[0].get_offsets()
     assert [tuple(dot) for dot in dots] == [(1.0, 0.3), (0.5, 0.4)]
-    assert "<h2>Score by setting</h2>" in files.page(one).html()
+    assert "<h2>Score by setting</h2>" in page.page(one).html()
     several = a_study(importances={"loss.tau": 0.7, "train.learning_rate": 0.3})
     assert list(drawn.draw(several)) == ["history", "curves", "importances", "coordinates"]
 
 
 def test_the_page_says_why_it_has_no_importances(plots):
     without = "No importances: they need four complete trials"
-    assert without in files.page(a_study()).html()
-    assert without not in files.page(a_study(importances={"loss.tau": 0.7, "train.learning_rate": 0.3})).html()
-    assert without not in files.page(a_study(ranges={"loss.tau": TAU})).html()
+    assert without in page.page(a_study()).html()
+    assert without not in page.page(a_study(importances={"loss.tau": 0.7, "train.learning_rate": 0.3})).html()
+    assert without not in page.page(a_study(ranges={"loss.tau": TAU})).html()
 
 
 def test_the_table_of_trials_has_no_column_without_content():
-    header, rows = files.trials_table(a_study())
+    header, rows = page.trials_table(a_study())
     assert header == ["trial", "ndcg@5", "state", "best epoch", "epochs", "seconds", "loss.tau", "train.learning_rate"]
     assert rows[0] == ["0", "0.3000", "complete (defaults)", "2", "2", "0.0", "0.2", "0.1"]
     assert rows[3] == ["3", "", "interrupted", "", "", "0.0", "0.2", "0.02"]
     failed = TrialRow(1, "failed", {"loss.tau": 0.1}, note="too large")
-    header, rows = files.trials_table(a_study([ROWS[0], failed], {"loss.tau": TAU}, epochs=0))
+    header, rows = page.trials_table(a_study([ROWS[0], failed], {"loss.tau": TAU}, epochs=0))
     assert header == ["trial", "ndcg@5", "state", "seconds", "loss.tau", "note"]
     assert rows[1] == ["1", "", "failed", "0.0", "0.1", "too large"]
 
@@ -105,13 +105,13 @@ def test_a_process_that_ends_beside_others_takes_nothing_back_from_their_files(t
     folder = StudyFolder(tmp_path)
     at_work = [*ROWS[:4], TrialRow(4, "running", {})]
     before, after = (replace(a_study(rows), config=make_config({"k": k})) for k, rows in ((3, at_work), (5, ROWS)))
-    files.write(before, folder)
+    page.write(before, folder)
     assert json.loads(folder.trials.read_text())["budget"]["spent"]["running"] == 1
-    files.write(after, folder)
+    page.write(after, folder)
     written = [path.read_text() for path in (folder.best, folder.trials, folder.report)]
     assert "k = 5" in written[0]
-    files.write(before, folder)
+    page.write(before, folder)
     assert [path.read_text() for path in (folder.best, folder.trials, folder.report)] == written
     folder.trials.write_text("[]")
-    files.write(before, folder)
+    page.write(before, folder)
     assert "k = 3" in folder.best.read_text()

@@ -19,10 +19,11 @@ import optuna
 import pytest
 
 from topshelf.config import make_config
-from topshelf.tuning import resume, search, tickets, tune
+from topshelf.tuning import queue, resume, tune
+from topshelf.tuning.attributes import WORKER
 from topshelf.tuning.folder import StudyFolder
 from topshelf.tuning.runner import Runner
-from topshelf.tuning.storage import folder_url, open_study, opened
+from topshelf.tuning.storage import folder_url, open_study
 
 SCRIPT = """
 import json, sys, time
@@ -30,11 +31,12 @@ from pathlib import Path
 from topshelf.config import make_config
 from topshelf.data import generate, make_split
 from topshelf.data.datasets import Dataset
-from topshelf.tuning import files, study, tune
+from topshelf import charts
+from topshelf.tuning import study, tune
 from topshelf.tuning.runner import Runner
 
-files.can_plot = lambda: False
-study.Work._importances = lambda self: {}  # a second of imports
+charts.can_plot = lambda: False
+study.Worker._importances = lambda self: {}  # a second of imports
 values, options, folder, hang_at = json.loads(sys.argv[1])
 dataset = Dataset("generated", make_split(generate(60, 40, interactions_per_user=8, seed=3), seed=0))
 run, calls = Runner.run, []
@@ -91,10 +93,9 @@ def until(process, happened):
         time.sleep(0.01)
 
 
-def study_of(storage, folder):
-    definition = StudyFolder(folder).load()
-    sampler = search.NumberedTPE(definition.space, 0)
-    return open_study(storage, definition.name, sampler, search.pruner(definition.config.train))
+def study_of(folder, storage=None):
+    """The study of a folder, opened beside the processes that work on it."""
+    return open_study(storage or folder_url(folder / "study.db"), StudyFolder(folder).load())
 
 
 @pytest.mark.parametrize(
@@ -127,8 +128,8 @@ def test_two_processes_share_one_study_and_its_budget(tmp_path, start, only_tau,
     tune(make_config(values), dataset, **options, out=tmp_path / ("two" if storage else "one"))
     output, errors = child.communicate(timeout=120)
     assert child.returncode == 0, output + errors
-    with opened(storage or folder_url(tmp_path / "one" / "study.db")) as kept:
-        trials = tickets.counted(study_of(kept, tmp_path / "one").get_trials())
+    with study_of(tmp_path / "one", storage) as study:
+        trials = queue.without_duplicates(study.get_trials())
     assert sorted(trial.user_attrs["ticket"] for trial in trials) == list(range(6))
     assert all(trial.state.name in ("COMPLETE", "PRUNED") for trial in trials)
     assert {trial.user_attrs["worker"]["pid"] for trial in trials} == {os.getpid(), child.pid}
@@ -148,15 +149,15 @@ def test_a_killed_study_resumes_with_no_trial_lost(tmp_path, start):
     def is_hanging():
         if not (out / "best.toml").exists():
             return False
-        with opened(folder_url(out / "study.db")) as kept:
-            trials = study_of(kept, out).get_trials()
+        with study_of(out) as study:
+            trials = study.get_trials()
             return len(trials) > 2 and "settings" in trials[2].user_attrs
 
     until(process, is_hanging)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
-    with opened(folder_url(out / "study.db")) as kept:
-        before = study_of(kept, out).get_trials()
+    with study_of(out) as study:
+        before = study.get_trials()
     assert [trial.state.name for trial in before][2:] == ["RUNNING", "WAITING"]
     found = resume(out)
     assert [row.state for row in found.rows].count("interrupted") == 1
@@ -172,15 +173,14 @@ def test_a_killed_study_resumes_with_no_trial_lost(tmp_path, start):
 def half_done(config, dataset, out, worker):
     """A study of two trials with the first at work in the hands of ``worker``."""
     tune(config, dataset, trials=1, out=out)
-    with opened(folder_url(out / "study.db")) as kept:
-        study = study_of(kept, out)
-        tickets.queue(study, StudyFolder(out).load(), 2)
+    with study_of(out) as study:
+        queue.fill(study, StudyFolder(out).load(), 2)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # Optuna would have this process show signs of life
             trial = study.ask()
         if worker is not None:
-            trial.set_user_attr(tickets.WORKER, worker)
-        kept.record_heartbeat(trial._trial_id)
+            trial.set_user_attr(WORKER, worker)
+        study._storage.record_heartbeat(trial._trial_id)
 
 
 ELSEWHERE = {"machine": "0badcafe", "pid": 1, "started": "1"}
@@ -204,10 +204,10 @@ def test_a_trial_of_another_machine_is_queued_again_when_its_heart_stopped(confi
 
 def test_a_trial_that_ended_with_its_process_while_another_looked_is_not_queued_again(monkeypatch):
     study = optuna.create_study()
-    attributes = {"ticket": 0, "attempt": 1, "asked": {}, tickets.WORKER: ELSEWHERE}
+    attributes = {"ticket": 0, "attempt": 1, "asked": {}, WORKER: ELSEWHERE}
     study.add_trial(optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs=attributes))
-    monkeypatch.setattr(tickets, "_is_dead", lambda _, trial: study.tell(trial.number, 0.5) is not None)
-    assert tickets.release_dead(study) == []
+    monkeypatch.setattr(queue, "_is_dead", lambda _, trial: study.tell(trial.number, 0.5) is not None)
+    assert queue.release_dead(study) == []
     assert [trial.state.name for trial in study.get_trials()] == ["COMPLETE"]
 
 
@@ -220,19 +220,19 @@ def of_an_earlier_version(started):
 @pytest.mark.parametrize(
     ("worker", "is_dead"),
     [
-        (tickets.this_worker(), False),
-        ({**tickets.this_worker(), "started": "1"}, True),  # the number was given to another process
-        ({**tickets.this_worker(), "pid": 2**22 + 1}, True),  # more than Linux gives
+        (queue.this_worker(), False),
+        ({**queue.this_worker(), "started": "1"}, True),  # the number was given to another process
+        ({**queue.this_worker(), "pid": 2**22 + 1}, True),  # more than Linux gives
         (ELSEWHERE, False),
-        (of_an_earlier_version(tickets.this_worker()["started"]), False),
+        (of_an_earlier_version(queue.this_worker()["started"]), False),
         (of_an_earlier_version("1"), True),
         ({"machine": "elsewhere/1", "pid": 1, "started": "1"}, False),
     ],
 )
 def test_a_process_of_this_machine_is_known_to_be_gone(worker, is_dead):
     study = optuna.create_study()
-    attributes = {"ticket": 0, "attempt": 1, "asked": {}, tickets.WORKER: worker}
+    attributes = {"ticket": 0, "attempt": 1, "asked": {}, WORKER: worker}
     study.add_trial(optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs=attributes))
-    assert tickets.release_dead(study) == ([0] if is_dead else [])
+    assert queue.release_dead(study) == ([0] if is_dead else [])
     states = [trial.state.name for trial in study.get_trials()]
     assert states == (["FAIL", "WAITING"] if is_dead else ["RUNNING"])

@@ -19,7 +19,7 @@ from topshelf.files import write_sealed
 from topshelf.models import IALS, MODELS
 from topshelf.training import StoppedEarly, fit
 from topshelf.training.build import resolve
-from topshelf.tuning import resume, storage, tickets, tune
+from topshelf.tuning import queue, resume, storage, tune
 from topshelf.tuning import study as study_module
 from topshelf.tuning.folder import StudyFolder
 from topshelf.tuning.runner import Runner
@@ -195,18 +195,18 @@ def test_a_stopped_study_gives_its_trial_back_and_goes_on(config, dataset, tmp_p
 
 
 def test_stopping_a_trial_often_costs_it_nothing(config, dataset, tmp_path, monkeypatch):
-    for _ in range(tickets.MOST_FAILURES + 1):
+    for _ in range(queue.MAX_FAILURES + 1):
         asked = iter([False] * 3 + [True] * 1000)
         monkeypatch.setattr(study_module, "stop_on_signals", lambda asked=asked: _Given(lambda: next(asked)))
         with pytest.raises(StoppedEarly, match="0 of 1 trials are finished"):
             tune(config, dataset, trials=1, out=tmp_path)
     monkeypatch.undo()
     states = [row.state for row in resume(tmp_path).rows]
-    assert states == ["interrupted"] * (tickets.MOST_FAILURES + 1) + ["complete"]
+    assert states == ["interrupted"] * (queue.MAX_FAILURES + 1) + ["complete"]
 
 
 @pytest.mark.parametrize("killed_at", [0, 2])
-def test_a_study_killed_while_its_tickets_are_queued_has_its_whole_budget(
+def test_a_study_killed_while_its_slots_are_queued_has_its_whole_budget(
     config, dataset, tmp_path, monkeypatch, killed_at
 ):
     enqueue, queued = Study.enqueue_trial, []
@@ -221,7 +221,7 @@ def test_a_study_killed_while_its_tickets_are_queued_has_its_whole_budget(
     with pytest.raises(KeyboardInterrupt):
         tune(config, dataset, trials=4, out=tmp_path / "study")
     monkeypatch.undo()
-    assert not (tmp_path / "study").exists()  # it appears with all of its tickets
+    assert not (tmp_path / "study").exists()  # it appears with all of its slots
     tune(config, dataset, trials=1, out=tmp_path / "study")
     queued.clear()
     monkeypatch.setattr(Study, "enqueue_trial", killed)
@@ -234,8 +234,8 @@ def test_a_study_killed_while_its_tickets_are_queued_has_its_whole_budget(
 @pytest.mark.parametrize("trials", [None, 2])
 def test_a_study_killed_right_after_its_folder_appeared_has_its_budget(config, dataset, tmp_path, monkeypatch, trials):
     """Issue 13: killed 0.1 s after its folder appeared, `--trials 2` was forgotten and 30 ran."""
-    monkeypatch.setattr(tickets, "TRIALS", 3, raising=False)
-    monkeypatch.setattr(study_module.Work, "__init__", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(queue, "DEFAULT_BUDGET", 3)
+    monkeypatch.setattr(study_module.Worker, "__init__", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         tune(config, dataset, out=tmp_path / "study", trials=trials)
     monkeypatch.undo()
@@ -313,10 +313,10 @@ def test_a_trial_that_was_taken_away_from_a_sleeping_process_is_left_to_others(c
 
     def taken_away(self, config, watcher):
         if not at_work:
-            study = watcher._trial.study
-            study.tell(watcher._trial.number, state=TrialState.FAIL)
-            tickets.queue_again(study, study.get_trials()[watcher._trial.number])
-        at_work.append(watcher._trial.number)
+            study = watcher.trial.study
+            study.tell(watcher.trial.number, state=TrialState.FAIL)
+            queue.requeue(study, study.get_trials()[watcher.trial.number])
+        at_work.append(watcher.trial.number)
         return run(self, config, watcher)
 
     monkeypatch.setattr(Runner, "run", taken_away)
@@ -344,7 +344,7 @@ def test_an_error_in_a_trial_is_shown_and_the_trial_is_given_back_three_times(co
         raise MemoryError("no more")
 
     monkeypatch.setattr(Runner, "run", burst)
-    for _ in range(tickets.MOST_FAILURES):
+    for _ in range(queue.MAX_FAILURES):
         with pytest.raises(MemoryError):
             tune(config, dataset, trials=1, out=tmp_path)
     with pytest.raises(TrainingError, match="no trial was completed; trial 0: interrupted"):
@@ -379,7 +379,7 @@ def test_a_fit_that_fails_counts_as_nothing_and_the_study_goes_on(dataset):
 
 
 def test_points_that_wait_are_not_drawn_again(config, dataset, tmp_path, only_tau, monkeypatch):
-    """A budget raised to every point, with a ticket that TPE was to draw still waiting."""
+    """A budget raised to every point, while a slot whose point TPE chooses still waits."""
     asked = iter([False, True])
     monkeypatch.setattr(study_module, "stop_on_signals", lambda: _Given(lambda: next(asked, True)))
     with pytest.raises(StoppedEarly):
@@ -390,17 +390,17 @@ def test_points_that_wait_are_not_drawn_again(config, dataset, tmp_path, only_ta
     assert sorted(finished) == [0.01, 0.05, 0.1, 0.2, 0.5]
 
 
-def test_a_second_ticket_of_the_same_kind_is_dropped(config, dataset, monkeypatch):
-    top_up = tickets.top_up
+def test_a_duplicate_of_a_slot_is_dropped(config, dataset, monkeypatch):
+    add_missing = queue._add_missing
 
-    def twice(study, *arguments, **options):
+    def twice(study, *arguments):
         known = study.get_trials()
-        top_up(study, *arguments, **options)
+        add_missing(study, *arguments)
         if not known:  # as another process would that looked at the same moment
             for trial in study.get_trials():
                 study.enqueue_trial(trial.user_attrs["asked"], user_attrs=trial.user_attrs)
 
-    monkeypatch.setattr(tickets, "top_up", twice)
+    monkeypatch.setattr(queue, "_add_missing", twice)
     found = tune(config, dataset, trials=2)
     assert [row.state in ("complete", "pruned") for row in found.rows] == [True] * 2
     assert [row.number for row in found.rows] == [0, 1]
@@ -513,8 +513,8 @@ def test_a_message_about_a_storage_has_no_password_in_it(config, dataset):
 
 
 def test_a_storage_that_cannot_be_reached_is_one_message_and_no_folder(config, dataset, tmp_path, monkeypatch):
-    asked, connected = [], storage._connected
-    monkeypatch.setattr(storage, "_connected", lambda url: asked.append(url) or connected(url))
+    asked, connected = [], storage._connect_once
+    monkeypatch.setattr(storage, "_connect_once", lambda url: asked.append(url) or connected(url))
     with pytest.raises(CheckpointError, match=r"nowhere/study\.db cannot be opened: unable to open database file"):
         tune(config, dataset, out=tmp_path / "new", storage=f"sqlite:///{tmp_path}/nowhere/study.db")
     assert not (tmp_path / "new").exists()
@@ -523,14 +523,14 @@ def test_a_storage_that_cannot_be_reached_is_one_message_and_no_folder(config, d
 
 def test_a_storage_whose_tables_another_process_makes_is_tried_again(config, dataset, tmp_path, monkeypatch):
     faster = [OperationalError("CREATE TABLE studies", {}, Exception("table studies already exists")) for _ in range(2)]
-    connected = storage._connected
+    connected = storage._connect_once
 
     def at_the_third(url):
         if faster:
             raise faster.pop()
         return connected(url)
 
-    monkeypatch.setattr(storage, "_connected", at_the_third)
+    monkeypatch.setattr(storage, "_connect_once", at_the_third)
     assert len(tune(config, dataset, trials=1, out=tmp_path).rows) == 1
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from topshelf.cli import completion, show
-from topshelf.cli.options import Quiet, argument, option
+from topshelf.cli.options import Allow, Quiet, argument, option
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console
 
@@ -18,6 +18,7 @@ def blend(
     runs: Annotated[list[Path], argument("RUN", "Run folders with one split and one K.", tab=completion.runs)],
     weights: Annotated[str | None, option("One weight per run, such as 1,0.1; default: chosen on validation.")] = None,
     out: Annotated[Path | None, option("Folder for the blend.")] = None,
+    allow: Allow = None,  # noqa: ARG001
     quiet: Quiet = False,
 ) -> None:
     """Combine several runs: a weighted sum of their scores.

@@ -9,7 +9,18 @@ import typer
 
 from topshelf import terminal
 from topshelf.cli import completion, show, source
-from topshelf.cli.options import AsJson, ConfigFile, IdColumns, Quiet, RunOptions, RunPath, argument, expanded, option
+from topshelf.cli.options import (
+    Allow,
+    AsJson,
+    ConfigFile,
+    IdColumns,
+    Quiet,
+    RunOptions,
+    RunPath,
+    argument,
+    expanded,
+    option,
+)
 from topshelf.errors import ConfigError, one_of
 
 if TYPE_CHECKING:
@@ -25,6 +36,7 @@ def train(
     config: ConfigFile = None,
     out: Annotated[Path | None, option("Folder for the run.")] = None,
     resume: Annotated[Path | None, option("Continue the run in this folder.", tab=completion.runs)] = None,
+    allow: Allow = None,  # noqa: ARG001
     quiet: Quiet = False,
 ) -> None:
     """Train a recommender, evaluate it, and save the run in a folder.
@@ -69,6 +81,7 @@ def evaluate(
     against: Annotated[
         Path | None, option("Run on the same data to compare with, by a paired test.", tab=completion.runs)
     ] = None,
+    allow: Allow = None,  # noqa: ARG001
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a run on its test part, ranking all items.
@@ -107,13 +120,14 @@ def recommend(
     k: Annotated[int | None, option("List length; default: the run's K.")] = None,
     keep_seen: Annotated[bool, option("Include items that the user already has.", "--keep-seen")] = False,
     out: Annotated[Path | None, option("Write a .csv or .parquet file instead of printing.")] = None,
+    allow: Allow = None,  # noqa: ARG001
 ) -> None:
     """List the best items per user, without those the user already has.
 
     With --out alone, every user gets a list. With --new, users get lists from what they have in the run's data and in
     the file, if the model can score new interactions (see topshelf models). The file is read like the run's data,
-    unless its columns are given. Items that are not in the run's data are counted and skipped. Items rated below the
-    run's data.min_rating are not in its data, and may be listed.
+    unless its columns are given. Items that are not in the run's data are counted and skipped. Items that a
+    user rated below the run's data.min_rating are not listed either.
 
     Examples:
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topshelf.cli import completion
-from topshelf.cli.options import AsJson, RunOptions, argument, expanded, option
+from topshelf.cli.options import Allow, AsJson, RunOptions, argument, expanded, option
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console, say
 from topshelf.terminal import as_json as json_text
@@ -29,6 +29,7 @@ def diagnose(
     users: Annotated[int, option("Number of users to examine.")] = 1000,
     epochs: Annotated[int, option("Epochs to train each loss.")] = 20,
     out: Annotated[Path | None, option("Folder for the page, the plots and the numbers.")] = None,
+    allow: Allow = None,  # noqa: ARG001
     as_json: AsJson = False,
 ) -> None:
     """Show what a loss does on your data, and what to change.
@@ -68,8 +69,8 @@ def diagnose(
 
 
 def _show(diagnosis: Diagnosis, out: Path) -> None:
+    from topshelf.charts import NO_PLOTS, can_plot
     from topshelf.diagnose import tables
-    from topshelf.diagnose.files import NO_PLOTS, can_plot
 
     say(tables.caption(diagnosis))
     for section in tables.sections(diagnosis):

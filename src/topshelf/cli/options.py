@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields, is_dataclass
 from functools import partial, wraps
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from topshelf import registry
 from topshelf.cli import completion, source
 from topshelf.errors import ConfigError
 
@@ -31,6 +33,26 @@ AsJson = Annotated[bool, option("Print JSON instead of tables.", "--json")]
 Quiet = Annotated[bool, option("No progress bar.", "--quiet")]
 ConfigFile = Annotated[Path | None, argument("FILE", "TOML file with the run's settings.")]
 RunPath = Annotated[Path, argument("RUN", "Run folder.", tab=completion.runs)]
+
+
+def _search_here() -> None:
+    """Find classes of the user's own in the current folder too, after everything that is installed."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+
+
+def _allow(packages: list[str] | None) -> list[str] | None:
+    if packages:
+        registry.allow(packages)
+        _search_here()
+    return packages
+
+
+# What it does is done when it is read: the commands need not look at it.
+Allow = Annotated[
+    list[str] | None,
+    Option("--allow", help="Package of your own whose classes a run may name. Repeatable.", callback=_allow),
+]
 
 # The options that say how a data file is read, and the data settings that they are.
 _READING = {"user_column": "user", "item_column": "item", "rating_column": "weight", "time_column": "timestamp"}
@@ -93,13 +115,15 @@ class RunOptions(Columns):
 
     def config(self, file: Path | None = None) -> RunConfig:
         """The checked config of these options, and of the file if there is one."""
-        from topshelf.config import assemble, merged, overrides
-        from topshelf.models import MODELS
+        from topshelf.config import assemble, class_names, merged, overrides
+        from topshelf.training.build import model_class
 
         more = merged({"data": self.reading()}, overrides(self.set_ or []))
         named: dict[str, Any] = {name: getattr(self, name) for name in ("data", "model", "loss", "k", "seed")}
         config = assemble(file=file, **named, more=more)
-        if self.loss is not None and config.model.name in MODELS and MODELS[config.model.name].is_closed_form:
+        if any(":" in name for name in class_names(config).values()):
+            _search_here()
+        if self.loss is not None and config.model.name != "blend" and model_class(config.model.name).is_closed_form:
             raise ConfigError(f"--loss does not go with --model {config.model.name}, which is fitted in closed form")
         return config
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from topshelf.cli import completion
-from topshelf.cli.options import ConfigFile, Quiet, RunOptions, expanded, option
+from topshelf.cli.options import Allow, ConfigFile, Quiet, RunOptions, expanded, option
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console, say
 
@@ -34,6 +34,7 @@ def tune(
     out: Annotated[Path | None, option("Folder; default: runs/tune-DATA-MODEL-LOSS.")] = None,
     storage: Annotated[str | None, option("Database url; default: SQLite in the folder.")] = None,
     resume: Annotated[Path | None, option("Continue the study in this folder.", tab=completion.studies)] = None,
+    allow: Allow = None,  # noqa: ARG001
     quiet: Quiet = False,
 ) -> None:
     """Search for the settings with the best validation NDCG@K.
@@ -74,24 +75,25 @@ def tune(
 
 def _ranges(config: RunConfig, assignments: list[str], ranges: list[str]) -> dict[str, Any]:
     """The given ranges; what is set is not searched, unless a range is given too."""
-    from topshelf.tuning.ranges import metadata, parse
+    from topshelf.tuning.ranges import default_ranges, parse
 
     fixed = [text.partition("=")[0].strip() for text in assignments]
-    searched = metadata(config)
+    searched = default_ranges(config)
     return {**{name: None for name in fixed if name in searched}, **parse(ranges)}
 
 
 def _folder(config: RunConfig) -> Path:
-    from topshelf.models import MODELS
+    from topshelf.training.build import model_class
 
-    names = ["tune", Path(config.data.source).stem, config.model.name]
-    if not MODELS[config.model.name].is_closed_form:
+    names = [config.model.name]
+    if not model_class(config.model.name).is_closed_form:
         names.append(config.loss.name)
-    return Path("runs") / "-".join(names)
+    short = [name.rpartition(":")[2] for name in names]  # of package.module:Class
+    return Path("runs") / "-".join(["tune", Path(config.data.source).stem, *short])
 
 
 def _show(tuned: Tuned) -> None:
-    from topshelf.tuning.files import command, comparison, verdict
+    from topshelf.tuning.page import command, comparison, verdict
 
     header, rows = comparison(tuned)
     table = Table(*header, title=cell(f"{tuned.method} on {tuned.data}"), title_justify="left")

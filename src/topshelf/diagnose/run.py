@@ -20,12 +20,12 @@ from topshelf.diagnose.sample import Sample
 from topshelf.diagnose.states import State, Timing
 from topshelf.errors import ConfigError, TrainingError, at_least, at_most
 from topshelf.losses import Loss
-from topshelf.models import MODELS, Model
+from topshelf.models import Model
 from topshelf.queries import Context
 from topshelf.ragged import Ragged
 from topshelf.training import load, load_dataset
 from topshelf.training.batches import stream
-from topshelf.training.build import build_objective, resolve
+from topshelf.training.build import build_objective, model_class, resolve
 
 _SAMPLE, _DRAWS = 11, 12  # branches of the seed's random streams, beside the trainer's
 EPOCHS, USERS = 20, 1000
@@ -222,7 +222,7 @@ def plan(
     at_least("users", users, 1)
     at_least("epochs", epochs, 1)
     name, config, kept, dataset = _opened(target, dataset)
-    if config.model.name in MODELS and MODELS[config.model.name].is_closed_form:
+    if model_class(config.model.name).is_closed_form:
         raise ConfigError(f"{config.model.name} is fitted in closed form: it has no loss to diagnose")
     if seed is not None:
         config = config.model_copy(update={"seed": seed})

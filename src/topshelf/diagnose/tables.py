@@ -1,4 +1,4 @@
-"""A diagnosis in words and tables, for the terminal and the page."""
+"""A diagnosis as text and tables, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEALTHY = "Nothing to change: no rule of docs/diagnose.md is broken."
 
 @dataclass(frozen=True)
 class Section:
-    """One measure: what it is, its numbers, its plots, and how to read them."""
+    """One measure: its description, numbers, plots, and notes on how to read them."""
 
     title: str
     text: str
@@ -24,38 +24,29 @@ class Section:
     notes: tuple[str, ...] = ()
 
 
-def caption(found: Diagnosis) -> str:
+def caption(diagnosis: Diagnosis) -> str:
     return (
-        f"{found.target}: {found.label} on {found.data}, {found.n_users:,} users, {found.n_items:,} items, K = "
-        f"{found.k}. "
-        f"{found.sampled_users:,} users are looked at. Every loss was trained here for {found.epochs} epochs from "
-        "the same "
-        f"initial values (seed {found.seed}); thresholds, scores, weights and hits are those of {_state(found)}."
+        f"{diagnosis.target}: {diagnosis.label} on {diagnosis.data}, {diagnosis.n_users:,} users, "
+        f"{diagnosis.n_items:,} items, K = {diagnosis.k}. {diagnosis.sampled_users:,} users are sampled. Every loss "
+        f"was trained here for {diagnosis.epochs} epochs from the same initial values (seed {diagnosis.seed}); "
+        f"thresholds, scores, weights and hits are those of {_state(diagnosis)}."
     )
 
 
-def _state(found: Diagnosis) -> str:
-    return found.state if found.state.startswith("the") else f"{found.label} {found.state}"
+def _state(diagnosis: Diagnosis) -> str:
+    return diagnosis.state if diagnosis.state.startswith("the") else f"{diagnosis.label} {diagnosis.state}"
 
 
-def advice_lines(found: Diagnosis) -> list[str]:
-    return [f"{one.topic}: {one.sentences()}" for one in found.advice] or [HEALTHY]
+def advice_lines(diagnosis: Diagnosis) -> list[str]:
+    return [f"{one.topic}: {one.sentences()}" for one in diagnosis.advice] or [HEALTHY]
 
 
-def sections(found: Diagnosis) -> list[Section]:
-    parts = [
-        _gradients(found),
-        _thresholds(found),
-        _scores(found),
-        _weights(found),
-        _bound(found),
-        _lambda(found),
-        _time(found),
-    ]
-    return [part for part in parts if part is not None]
+def sections(diagnosis: Diagnosis) -> list[Section]:
+    parts = (_gradients, _thresholds, _scores, _weights, _bound, _lambda, _time)
+    return [part(diagnosis) for part in parts]
 
 
-def _gradients(found: Diagnosis) -> Section:
+def _gradients(diagnosis: Diagnosis) -> Section:
     rows = [
         (
             one.label,
@@ -64,26 +55,11 @@ def _gradients(found: Diagnosis) -> Section:
             f"{100 * one.by_positive.top['1%']:.1f}",
             f"{one.by_positive.decades:.1f}",
         )
-        for one in found.gradients
+        for one in diagnosis.gradients
     ]
-    notes = [
-        "The gradient of a positive (u, i) is that of its own term of the loss with respect to the user's vector, "
-        "over the "
-        "whole catalogue; with cosine scores, without its part along that vector. Of a user: the sum over their "
-        "positives. "
-        "Of a pair (u, i, j): the derivative of the positive's term by the score of the negative j.",
-        "The higher the curve, the fewer instances do all the teaching; the grey diagonal is an equal share for all.",
-    ]
-    coupled = [one.label for one in found.gradients if one.is_coupled]
-    if coupled:
-        notes.append(
-            f"{', '.join(coupled)} ties the positives of a batch together: what is shown is the gradient of the "
-            "batch's loss."
-        )
-    notes += [f"{label} is left out: {reason}" for label, reason in found.failed.items()]
     return Section(
         "Gradient concentration",
-        "How much of the whole gradient the largest 5% of instances hold, by what an instance is.",
+        "The share of the whole gradient held by the largest 5% of positives, users and pairs.",
         (
             "loss",
             "epochs",
@@ -95,39 +71,61 @@ def _gradients(found: Diagnosis) -> Section:
         ),
         rows,
         ("gradient-concentration", "gradient-sizes"),
-        tuple(notes),
+        _gradient_notes(diagnosis),
     )
 
 
-def _top(found: Concentration) -> str:
-    """In percent; nothing for a loss without such instances."""
-    return f"{100 * found.top['5%']:.1f}" if found.n else ""
-
-
-def _thresholds(found: Diagnosis) -> Section:
-    exact = found.scores.threshold
-    shown = [*found.estimates, *([found.held] if found.held is not None else [])]
+def _gradient_notes(diagnosis: Diagnosis) -> tuple[str, ...]:
     notes = [
-        "The error is the estimate minus the exact threshold. With the trick (all positives and n drawn negatives) it "
-        "can only come out too low, the more so the more of the top K are negatives and the fewer of them are drawn; "
-        "without it (n items of the whole catalogue) it is about centred and scatters. Weighted is the trick with "
-        "every drawn negative counted for all those that it stands for: about centred, and it scatters less."
+        "The gradient of a positive (u, i) is the gradient of its own term of the loss with respect to the user's "
+        "vector, over the whole catalogue; with cosine scores, without the component along that vector. Per user: the "
+        "sum over the user's positives. Per pair (u, i, j): the derivative of the positive's term with respect to the "
+        "score of the negative j.",
+        "The higher the curve, the fewer instances carry the gradient; the grey diagonal is an equal share for all.",
     ]
-    if found.held is not None:
+    coupled = [one.label for one in diagnosis.gradients if one.is_coupled]
+    if coupled:
         notes.append(
-            f"The loss's own: what its buffer holds after {found.epochs} epochs (threshold.estimator = "
-            f"{found.estimator}), against "
-            "the exact ones of the same moment: staleness, and the estimator's own error."
+            f"{', '.join(coupled)}: the positives of a batch depend on each other, so this is the gradient of the "
+            "batch's loss."
+        )
+    return (*notes, *(f"{label} is left out: {reason}" for label, reason in diagnosis.failed.items()))
+
+
+def _top(concentration: Concentration) -> str:
+    """In percent; empty for a loss without such instances."""
+    return f"{100 * concentration.top['5%']:.1f}" if concentration.n else ""
+
+
+def _thresholds(diagnosis: Diagnosis) -> Section:
+    exact = diagnosis.scores.threshold
+    notes = [
+        "The error is the estimate minus the exact threshold. With the trick (all positives and n sampled negatives) "
+        "the estimate can only be too low: the more negatives are in the top K and the fewer are sampled, the lower. "
+        "Without it (n items of the whole catalogue) the error is roughly centred, with a large variance. Weighted is "
+        "the trick with every sampled negative counted for all the negatives it represents: roughly centred, with a "
+        "smaller variance."
+    ]
+    if diagnosis.held is not None:
+        notes.append(
+            f"The loss's own: its buffer after {diagnosis.epochs} epochs (threshold.estimator = "
+            f"{diagnosis.estimator}) against the exact thresholds of the same moment. The error combines staleness and "
+            "the estimator's own error."
         )
     return Section(
         "Thresholds: exact and estimated",
         f"The K-th best score of each user. Exact: mean {exact.mean():.3f}, standard deviation {exact.std():.3f} "
         "over users.",
-        ("estimator", "items drawn", "error, mean", "error, std", "error, mean absolute", "weights move by"),
-        [_estimate(one) for one in shown],
+        ("estimator", "items sampled", "error, mean", "error, std", "error, mean absolute", "weights change by"),
+        [_estimate(one) for one in all_estimates(diagnosis)],
         ("thresholds", "threshold-errors"),
         tuple(notes),
     )
+
+
+def all_estimates(diagnosis: Diagnosis) -> list[Estimate]:
+    """The estimators that were compared, and the loss's own thresholds if it has any."""
+    return [*diagnosis.estimates, *([diagnosis.held] if diagnosis.held is not None else [])]
 
 
 def _estimate(one: Estimate) -> tuple[str, ...]:
@@ -137,37 +135,37 @@ def _estimate(one: Estimate) -> tuple[str, ...]:
     return (one.name, "" if one.n is None else f"{one.n:,}", *errors, shift)
 
 
-def _scores(found: Diagnosis) -> Section:
+def _scores(diagnosis: Diagnosis) -> Section:
     rows = [
         (name, f"{values.mean():.3f}", f"{values.std():.3f}")
         for name, values in (
-            ("training positives", found.scores.positive),
-            ("negatives", found.scores.negative),
-            ("thresholds", found.scores.threshold),
+            ("training positives", diagnosis.scores.positive),
+            ("negatives", diagnosis.scores.negative),
+            ("thresholds", diagnosis.scores.threshold),
         )
     ]
     return Section(
         "Scores",
-        "Scores of training positives and of drawn negatives, and where the top K begins.",
+        "Scores of training positives and of sampled negatives, and the thresholds of the top K.",
         ("", "mean", "std"),
         rows,
         ("scores",),
         (
-            "Thresholds usually lie among the positives' scores. Positives that lie left of the negatives are "
+            "Thresholds usually lie among the positives' scores. Positives with lower scores than the negatives are "
             "being pushed down.",
         ),
     )
 
 
-def _weights(found: Diagnosis) -> Section:
+def _weights(diagnosis: Diagnosis) -> Section:
     title = "Weights"
-    if found.weights is None:
-        return Section(title, f"{found.label} has no sigmoid weights about thresholds.")
-    weights = found.weights
+    if diagnosis.weights is None:
+        return Section(title, f"{diagnosis.label} has no sigmoid weights around thresholds.")
+    weights = diagnosis.weights
     middle = weights.to_json()["quantiles"]
     return Section(
         title,
-        f"The weight of each training positive, its threshold being exact; tau_weight = {weights.tau_weight:g}.",
+        f"The weight of each training positive, with exact thresholds; tau_weight = {weights.tau_weight:g}.",
         (f"under {LOW:g}, %", f"over {HIGH:g}, %", "5th percentile", "median", "95th percentile"),
         [
             (
@@ -181,9 +179,12 @@ def _weights(found: Diagnosis) -> Section:
     )
 
 
-def _bound(found: Diagnosis) -> Section:
-    last = {label: points[-1] for label, points in found.bounds.items()}
-    shown = {**({} if found.state.startswith("after") else {f"{found.label}, as kept": found.bound}), **last}
+def _bound(diagnosis: Diagnosis) -> Section:
+    last = {label: points[-1] for label, points in diagnosis.bounds.items()}
+    shown = {
+        **({} if diagnosis.state.startswith("after") else {f"{diagnosis.label}, as kept": diagnosis.bound}),
+        **last,
+    }
     rows = [
         (
             label,
@@ -197,37 +198,33 @@ def _bound(found: Diagnosis) -> Section:
     ]
     return Section(
         "Hits and the bound",
-        f"Hits H: training positives of a user in their top {found.k}. Theorem 3.2: with H > 1, -log DCG@K <= "
-        "SL@K, the sum over "
-        "the whole catalogue.",
-        ("loss", "epochs", "H = 0, %", "H = 1, %", "H > 1, %", "bound holds, %", "median gap", "broken with H > 1"),
+        f"Hits H: a user's training positives in their top {diagnosis.k}. Theorem 3.2: with H > 1, -log DCG@K <= SL@K, "
+        "summed over the whole catalogue.",
+        ("loss", "epochs", "H = 0, %", "H = 1, %", "H > 1, %", "bound holds, %", "median gap", "violations with H > 1"),
         rows,
         ("hits", "bound"),
         (
-            "bound holds: of users with a hit. median gap: SL@K + log DCG@K of users with H > 1; SL@K is a sum "
-            "over a user's "
-            "positives, so it grows with their number. Losses other than SL@K are judged by SL@K's value at their "
-            "scores.",
+            "bound holds: of users with a hit. median gap: SL@K + log DCG@K of users with H > 1; SL@K is a sum over a "
+            "user's positives, so it grows with their number. For other losses it is SL@K's value at their scores.",
         ),
     )
 
 
-def _lambda(found: Diagnosis) -> Section:
+def _lambda(diagnosis: Diagnosis) -> Section:
     return Section(
         "Lambda weights",
-        f"What LambdaLoss@{found.k} would multiply a pair of places with: {100 * found.small_lambda:.2f}% of all "
-        "pairs of places among "
-        f"{found.n_items:,} items have a weight under {SMALL_LAMBDA:g}.",
+        f"The weight of a pair of ranks in LambdaLoss@{diagnosis.k}: {100 * diagnosis.small_lambda:.2f}% of all pairs "
+        f"of ranks among {diagnosis.n_items:,} items have a weight under {SMALL_LAMBDA:g}.",
         plots=("lambda-weights",),
         notes=(
-            "From the formula alone (paper, appendix A), whatever the model; only places close to each other count.",
+            "From the formula alone (paper, appendix A), whatever the model; only nearby ranks have a large weight.",
         ),
     )
 
 
-def _time(found: Diagnosis) -> Section:
-    by_label = {timing.label: timing.seconds for timing in found.timings}
-    unit = "softmax" if "softmax" in by_label else found.timings[0].label
+def _time(diagnosis: Diagnosis) -> Section:
+    by_label = {timing.label: timing.seconds for timing in diagnosis.timings}
+    unit = "softmax" if "softmax" in by_label else diagnosis.timings[0].label
     rows = [
         (
             one.label,
@@ -236,15 +233,14 @@ def _time(found: Diagnosis) -> Section:
             f"{1e6 * one.seconds / one.n_positives:.2f}",
             f"{one.seconds / by_label[unit]:.2f}",
         )
-        for one in found.timings
+        for one in diagnosis.timings
     ]
     return Section(
         "Time of a step",
-        f"Forward and backward pass of the same batch ({found.timings[0].n_queries:,} users, "
-        f"{found.timings[0].n_positives:,} positives), "
-        "losses in turns, the best of five rounds.",
-        ("loss", "negatives", "ms a step", "microseconds a positive", f"times {unit}"),
+        f"Forward and backward pass of the same batch ({diagnosis.timings[0].n_queries:,} users, "
+        f"{diagnosis.timings[0].n_positives:,} positives), losses interleaved, the best of five rounds.",
+        ("loss", "negatives", "ms per step", "microseconds per positive", f"relative to {unit}"),
         rows,
         ("time",),
-        ("The optimizer's step and the refreshes of thresholds are not in it.",),
+        ("Without the optimizer's step and the threshold updates.",),
     )

@@ -25,7 +25,7 @@ import re
 import secrets
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from importlib import metadata
@@ -144,13 +144,13 @@ class RunFolder:
     def is_finished(self) -> bool:
         return self.metrics.exists()
 
-    def load_config(self, allow: Collection[str] = ()) -> RunConfig:
-        """The run's config. Classes of other packages must be imported already, or their modules be in ``allow``."""
+    def load_config(self) -> RunConfig:
+        """The run's config. Classes of other packages must be imported already, or allowed."""
         values = read_config(self.config)
         if self.identity is not None:
             self._check_config(values)
         config = make_config(values)
-        check_allowed(class_names(config), allow, self.config)
+        check_allowed(class_names(config), self.config)
         return config
 
     def _check_config(self, values: Mapping[str, Any]) -> None:

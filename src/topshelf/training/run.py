@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from topshelf import registry
 from topshelf.config import RunConfig
 from topshelf.data import Dataset, load_split, through_refit
 from topshelf.errors import CheckpointError, ConfigError, at_most
@@ -141,14 +142,15 @@ def fit(
 def resume(out: str | Path, *, quiet: bool = True, allow: Collection[str] = ()) -> Fitted:
     """Continue a run that was stopped; it ends as it would have ended uninterrupted. A finished run is loaded.
 
-    ``allow``: modules of other packages that the folder's config may name (see :func:`load`).
+    ``allow``: packages whose classes the folder's config may name (see :func:`load`).
     """
+    registry.allow(allow)
     if RunFolder.open(out).is_finished:
-        return load(out, allow=allow)
+        return load(out)
     with RunFolder.resume(out) as folder:
         if folder.is_finished:  # by another process, before the lock was ours
-            return load(out, allow=allow)
-        config, dataset, state = folder.load_config(allow), folder.load_dataset(), folder.load_checkpoint()
+            return load(out)
+        config, dataset, state = folder.load_config(), folder.load_dataset(), folder.load_checkpoint()
         return _finish(_phases(config, dataset, quiet), dataset, folder, state)
 
 
@@ -156,10 +158,11 @@ def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
     """The model that a run folder holds; a :class:`TopshelfWarning` says so if its run is not finished.
 
     A folder may name classes of other packages. Nothing is imported because a folder says so: import their modules
-    first, or name them in ``allow``.
+    first, or name the packages in ``allow``; they stay allowed for the rest of the process.
     """
+    registry.allow(allow)
     folder = RunFolder.open(out)
-    config, dataset, state = folder.load_config(allow), folder.load_dataset(), folder.load_model()
+    config, dataset, state = folder.load_config(), folder.load_dataset(), folder.load_model()
     if folder.is_finished:
         folder.load_metrics()  # refused where they are of another model
     outcome = _outcome(folder, config, dataset.split.n_users, dataset.split.n_items, state)

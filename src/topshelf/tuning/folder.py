@@ -2,15 +2,15 @@
 
 STUDY/
   study.toml         the config that is tuned: the defaults
-  study.json         the study's id, ranges, sampler, storage and budget; the config as it began; a checksum of the data
-  parts.safetensors  train and validation lists; tuning needs nothing else of the data
+  study.json         the study's id, ranges, sampler, storage and budget; the original config; a checksum of the data
+  parts.safetensors  train and validation lists; tuning needs no other data
   study.db           the trials (SQLite), unless they are kept elsewhere
   best.toml          the best config so far, complete: topshelf train best.toml
   trials.json        the trials and the budget, as numbers
   report.html        the page
 
-The folder appears whole, its database with all tickets included, or not at all. Several processes may write to it: each
-of the last three files is moved into place whole. They are only written, never read as the study's state.
+The folder appears whole, with its database and every slot of the budget, or not at all. Several processes may write to
+it: the last three files are replaced as a whole. They are output only; the study's state is never read from them.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from pathlib import Path
 from typing import Any
 
 from topshelf import files
-from topshelf.config import RunConfig, edits, make_config, read_config, to_toml
+from topshelf.config import RunConfig, class_names, edits, make_config, read_config, to_toml
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning, one_of
-from topshelf.tuning.parts import Parts
-from topshelf.tuning.ranges import Choice, Interval, Range, Space, is_closed_form, metadata, space
+from topshelf.registry import check_allowed
+from topshelf.tuning.ranges import Choice, Interval, Range, Space, default_ranges, is_closed_form, space
+from topshelf.tuning.runner import Parts
 
 SAMPLERS = ("tpe", "grid")
 FORMAT = 2  # format 1 had no checksums, no id and no budget
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "name": str, "sampler": str, "ranges": dict, "default": dict, "storage": (str, type(None)),
-}  # fmt: skip
-_TYPES_2 = {**_TYPES, "study": str, "trials": int, "config": str, "parts_sha256": str}
-_BROKEN = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+_TYPES_1: dict[str, Any] = {"name": str, "sampler": str, "ranges": dict, "default": dict, "storage": (str, type(None))}
+_TYPES_2 = {**_TYPES_1, "study": str, "trials": int, "config": str, "parts_sha256": str}
+_INTERVAL: dict[str, Any] = {"low": (int, float), "high": (int, float), "log": bool, "whole": bool}
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
 class Definition:
-    """What a study is: a config, what is searched in it, and how. Two of the same are one study."""
+    """What a study is: a config, the searched space, and the sampler. Equal definitions are the same study."""
 
     space: Space
     sampler: str
@@ -50,7 +50,7 @@ class Definition:
     def __post_init__(self) -> None:
         one_of("sampler", self.sampler, SAMPLERS)
         if self.sampler == "grid":
-            next(self.space.grid(0))  # refuses ranges of numbers
+            next(self.space.grid(0))  # refuses intervals
 
     @property
     def config(self) -> RunConfig:
@@ -63,7 +63,7 @@ class Definition:
 
     @property
     def name(self) -> str:
-        """The study's name in its storage: the same for the same command, wherever the data lie.
+        """The study's name in its storage: the same for the same command, wherever the data are.
 
         Hyperband's brackets depend on it too.
         """
@@ -73,9 +73,24 @@ class Definition:
         content = json.dumps([to_toml(config), _ranges_json(self.space), self.sampler])
         return f"{readable}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
+    def difference(self, other: Definition) -> str:
+        """The first settings that differ from another definition's."""
+        mine, theirs = self._settings(), other._settings()
+        differing = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
+        return "; ".join(
+            f"{name} is {mine.get(name, 'not there')}, not {theirs.get(name, 'there')}" for name in differing[:3]
+        )
+
+    def _settings(self) -> dict[str, str]:
+        result = {"sampler": self.sampler}
+        for section, content in self.config.model_dump(exclude_none=True).items():
+            settings = content if isinstance(content, dict) else {"": content}
+            result |= {f"{section}.{key}".rstrip("."): str(value) for key, value in settings.items()}
+        return result | {f"the range of {name}": str(range_) for name, range_ in self.space.ranges.items()}
+
 
 class StudyFolder:
-    """Paths and formats of a study. Nothing in it is ever unpickled."""
+    """The paths and formats of a study. Nothing in it is ever unpickled."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -92,7 +107,7 @@ class StudyFolder:
         return self.definition.exists()
 
     def check(self, definition: Definition) -> None:
-        """The folder must be new or empty, or hold this very study."""
+        """The folder must be new or empty, or hold this study."""
         if (self.path / "config.toml").exists():
             raise ConfigError(f"{self.path} already holds a run; choose another --out for the study")
         if not self.exists:
@@ -101,20 +116,20 @@ class StudyFolder:
                     f"--out must be a new or empty folder, or hold this study, and {self.path} holds something else; "
                     "choose another --out"
                 )
-        elif (found := self.load()) != definition:
+        elif (stored := self.load()) != definition:
             raise ConfigError(
-                f"{self.path} holds a study of something else ({_difference(found, definition)}); continue that one "
+                f"{self.path} holds a study of something else ({stored.difference(definition)}); continue that one "
                 f"(topshelf tune --resume {self.path}), or choose another --out"
             )
 
     @contextmanager
     def new(self) -> Iterator[StudyFolder]:
-        """A folder to fill, moved here when the block ends: a crash leaves nothing."""
+        """A folder to fill. It is moved into place when the block ends; a crash leaves nothing."""
         with files.new_folder(self.path) as fresh:
             yield StudyFolder(fresh)
 
     def fill(self, definition: Definition, parts: Parts, *, study: str, trials: int, storage: str | None) -> None:
-        """Write what the study is. ``study`` is its id, which its database has too."""
+        """Write the definition and the data. ``study`` is the id, which the database holds too."""
         parts.save(self.parts)
         text = to_toml(definition.config)
         files.write_text(self.config, text)
@@ -133,7 +148,7 @@ class StudyFolder:
         files.write_sealed(self.definition, content)
 
     def sweep(self) -> None:
-        """Remove what killed processes left of the files that are written here, and of the folder itself."""
+        """Remove temporary files of killed processes."""
         files.sweep(self.path.resolve().parent, self.path.resolve().name)
         for path in (self.best, self.trials, self.report):
             files.sweep(self.path, path.name)
@@ -141,26 +156,27 @@ class StudyFolder:
     def load(self) -> Definition:
         content = self.content()
         try:
-            config = self._config(content)
             ranges = {name: _range(value) for name, value in content["ranges"].items()}
-            found = Definition(_checked(Space(config, ranges, content["default"])), content["sampler"])
+            stored = Space(self._config(content), ranges, content["default"])
+            _check_space(stored)
+            definition = Definition(stored, content["sampler"])
         except CheckpointError:
             raise
-        except _BROKEN as error:
+        except _UNREADABLE as error:
             raise CheckpointError(f"{self.path} is damaged, or of another version of topshelf: {error}") from None
-        if found.name != content["name"]:
+        if definition.name != content["name"]:
             raise CheckpointError(
                 f"{self.path} is damaged: its study.toml and study.json do not belong together. Put both back as they "
                 "were, or begin another study with another --out"
             )
-        return found
+        return definition
 
     def load_parts(self) -> Parts:
-        """The data, checked: they must be those that the study began with."""
-        known = self.content().get("parts_sha256")
+        """The data that the study began with, checked."""
+        checksum = self.content().get("parts_sha256")
         if not self.parts.is_file():
             raise CheckpointError(f"{self.path} is damaged: parts.safetensors is missing; restore it from a copy")
-        if known is not None and known != files.digest(self.parts):
+        if checksum is not None and checksum != files.digest(self.parts):
             raise CheckpointError(
                 f"{self.parts} is damaged or of another study: its checksum is not the one in {self.definition.name}. "
                 "Restore it from a copy"
@@ -171,7 +187,7 @@ class StudyFolder:
         files.write_text(self.best, to_toml(config))
 
     def content(self) -> dict[str, Any]:
-        """What study.json says, every field of its type."""
+        """The content of study.json, with the type of every field checked."""
         if not self.exists:
             raise CheckpointError(f"{self.path} is not a study: it has no study.json; begin one with topshelf tune")
         is_sealed = "checksum" in files.read_json(self.definition)
@@ -182,24 +198,24 @@ class StudyFolder:
                 f"{self.definition} must have format 1 or {FORMAT}, got {version!r}; it is damaged, or of a newer "
                 "version of topshelf"
             )
-        types = _TYPES if version == 1 else _TYPES_2
-        wrong = [name for name, kind in types.items() if name not in content or not _is(content[name], kind)]
+        wrong = wrong_types(content, _TYPES_1 if version == 1 else _TYPES_2)
         if wrong or is_sealed != (version == FORMAT):
-            what = f"{wrong[0]} is {content.get(wrong[0])!r}" if wrong else "its checksum is missing"
-            raise CheckpointError(f"{self.definition} is damaged: {what}. Restore it from a copy")
+            fault = f"{wrong[0]} is {content.get(wrong[0])!r}" if wrong else "its checksum is missing"
+            raise CheckpointError(f"{self.definition} is damaged: {fault}. Restore it from a copy")
         return content
 
     def _config(self, content: Mapping[str, Any]) -> RunConfig:
-        """The config that is tuned. It must be the one that the study began with; only the data may lie elsewhere."""
+        """The config that is tuned. It must be the original one; only the path of the data may change."""
         values = read_config(self.config)
+        check_allowed(class_names(make_config(values)), self.config)
         if content["format"] == 1:
             return make_config(values)
         missing, edited = edits(content["config"], values)
         if missing:
             named = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
             raise CheckpointError(
-                f"{self.config} is damaged: it must have every setting of the study, and has no {named}. Its first "
-                'text is in study.json, under "config"'
+                f"{self.config} is damaged: it must have every setting of the study, and has no {named}. The original "
+                'is in study.json, under "config"'
             )
         changes = "; ".join(edited.values())
         if edited.keys() - {"data.source"}:
@@ -212,15 +228,14 @@ class StudyFolder:
         return make_config(values)
 
 
-def _checked(found: Space) -> Space:
-    """A space that was read, if it is what this version makes of its config and ranges; values of ranges are tried."""
-    again = space(found.base, {**dict.fromkeys(metadata(found.base)), **found.ranges})
-    if again.ranges != found.ranges:
-        changed = [name for name in found.ranges if again.ranges.get(name) != found.ranges[name]]
+def _check_space(stored: Space) -> None:
+    """Refuse a space that this version would not make of its config and ranges; every value of a range is tried."""
+    again = space(stored.base, {**dict.fromkeys(default_ranges(stored.base)), **stored.ranges})
+    if again.ranges != stored.ranges:
+        changed = [name for name in stored.ranges if again.ranges.get(name) != stored.ranges[name]]
         raise ValueError(f"the range of {', '.join(changed)} cannot be searched as it is written there")
-    if again.default != found.default:
-        raise ValueError(f"the defaults are {again.default} in this version, and {found.default} in study.json")
-    return found
+    if again.default != stored.default:
+        raise ValueError(f"the defaults are {again.default} in this version, and {stored.default} in study.json")
 
 
 def _ranges_json(space: Space) -> dict[str, Any]:
@@ -233,30 +248,16 @@ def _ranges_json(space: Space) -> dict[str, Any]:
 def _range(value: Any) -> Range:
     if isinstance(value, list):
         return Choice(tuple(value))
-    kinds = {"low": (int, float), "high": (int, float), "log": bool, "whole": bool}
-    if not isinstance(value, dict) or set(value) != set(kinds) or not all(_is(value[key], kinds[key]) for key in kinds):
+    if not isinstance(value, dict) or set(value) != set(_INTERVAL) or wrong_types(value, _INTERVAL):
         raise ValueError(f"a range must be a list, or have low, high, log and whole, got {value!r}")
     return Interval(**value)
 
 
-def _is(value: Any, kind: Any) -> bool:
-    """Whether a value of a JSON file is of a type; true and false are no numbers."""
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-def _difference(found: Definition, wanted: Definition) -> str:
-    """The first settings that differ, in words."""
-    lines = [_lines(one) for one in (found, wanted)]
-    differing = [name for name in lines[0] | lines[1] if lines[0].get(name) != lines[1].get(name)]
-    return "; ".join(
-        f"{name} is {lines[0].get(name, 'not there')}, not {lines[1].get(name, 'there')}" for name in differing[:3]
-    )
-
-
-def _lines(definition: Definition) -> dict[str, str]:
-    values = definition.config.model_dump(exclude_none=True)
-    result = {"sampler": definition.sampler}
-    for section, content in values.items():
-        settings = content if isinstance(content, dict) else {"": content}
-        result |= {f"{section}.{key}".rstrip("."): str(value) for key, value in settings.items()}
-    return result | {f"the range of {name}": str(range_) for name, range_ in definition.space.ranges.items()}
+def wrong_types(content: Mapping[str, Any], types: Mapping[str, Any]) -> list[str]:
+    """The fields that are missing or of another type; true and false are not numbers."""
+    return [
+        name
+        for name, kind in types.items()
+        if not (name in content and isinstance(content[name], kind))
+        or (isinstance(content[name], bool) and kind is not bool)
+    ]

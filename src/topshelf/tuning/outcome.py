@@ -1,4 +1,4 @@
-"""What came out of a study, as plain values."""
+"""The outcome of a study, as plain values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ STATES = ("complete", "pruned", "failed", "interrupted", "running")
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial. ``score`` is the best validation NDCG@K that it reached; None where it reached none.
+    """One trial. ``score`` is its best validation NDCG@K, or None.
 
-    ``state`` is "complete"; "pruned", stopped early because it was behind; "failed", its settings do not fit the data;
-    "interrupted", its process was stopped or died, and it was queued again; or "running". ``ticket`` says which of the
-    budget's trials it is: its number, unless an earlier one was interrupted.
+    ``state`` is "complete"; "pruned" (stopped early, because it was worse than others); "failed" (its settings do not
+    fit the data); "interrupted" (its process was stopped or died, and it was queued again); or "running". ``slot`` is
+    its place in the budget: its number, unless an earlier trial was interrupted.
     """
 
     number: int
@@ -32,12 +32,12 @@ class TrialRow:
     seconds: float = 0.0
     note: str = ""
     history: dict[int, float] = field(default_factory=dict)
-    ticket: int | None = None
+    slot: int | None = None
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a method was given, and what it spent of it; equal for methods that are compared."""
+    """The budget of a study, and what was spent of it; give equal budgets to methods that you compare."""
 
     trials: int
     epochs: int
@@ -65,10 +65,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A study as it stands: its trials, the best of them as a config, and the budget.
+    """A study in its current state: its trials, the best one as a config, and the budget.
 
-    ``importances`` says how much of the difference between good and bad trials each setting explains; they sum to 1,
-    and there are none of fewer than four complete trials, or of a single setting.
+    ``importances`` are the shares of the difference between good and bad trials that each setting explains. They sum to
+    1, and are empty with fewer than four complete trials or a single setting.
     """
 
     method: str
@@ -88,7 +88,7 @@ class Tuned:
 
     @property
     def default(self) -> TrialRow | None:
-        """The trial of the defaults, once it is complete."""
+        """The trial of the defaults, if it is complete."""
         return next((row for row in self.rows if row.is_default and row.state == "complete"), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -107,9 +107,9 @@ class Tuned:
 
 
 def best_of(rows: Sequence[TrialRow]) -> TrialRow | None:
-    """The complete trial with the highest score; of equal ones the first by ticket, whoever was killed meanwhile."""
+    """The complete trial with the highest score; of equal scores, the one with the first slot."""
     complete = [row for row in rows if row.state == "complete" and row.score is not None]
-    return max(complete, key=lambda row: (row.score, -(row.number if row.ticket is None else row.ticket)), default=None)
+    return max(complete, key=lambda row: (row.score, -(row.number if row.slot is None else row.slot)), default=None)
 
 
 def described(row: TrialRow, metric: str) -> str:

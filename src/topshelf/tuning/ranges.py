@@ -1,4 +1,4 @@
-"""What is searched: the ranges of the loss and the model, those given instead, and the settings that a point means."""
+"""What is searched: the range of every setting, from the loss, the model and the user, and the config of a point."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ import numpy as np
 from topshelf import registry
 from topshelf.config import RunConfig, make_config, merged, overrides
 from topshelf.errors import ConfigError
-from topshelf.losses import LOSSES
-from topshelf.models import MODELS
-from topshelf.training.build import resolve
+from topshelf.registry import SearchSpace
+from topshelf.training.build import loss_class, model_class, resolve
 
 SECTIONS = ("model", "loss", "negatives", "threshold", "train")
-# What would change the budget, the measure or the machine instead of the method.
+# These change the budget, the measure or the machine, not the method.
 NOT_SEARCHED = {
     f"train.{name}"
     for name in ("epochs", "validate_every", "patience", "refit", "checkpoint_seconds", "device", "workspace_mib")
 }
-HOW = "name=value,value,... or name=low:high[:log]"
+FORMS = "name=value,value,... or name=low:high[:log]"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values; numbers are kept in order."""
+    """A list of values; numbers are kept in order."""
 
     values: tuple[Any, ...]
 
@@ -49,7 +48,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Interval:
-    """Every number from ``low`` to ``high``, evenly or evenly in the logarithm; whole numbers only if asked for."""
+    """The numbers from ``low`` to ``high``, on a linear or logarithmic scale; whole numbers only if ``whole``."""
 
     low: float
     high: float
@@ -60,7 +59,7 @@ class Interval:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ConfigError(f"a range must have low < high, got {self.low!r}:{self.high!r}")
         if self.log and not self.low > 0:
-            raise ConfigError(f"a range in the logarithm must have low > 0, got {self.low!r}:{self.high!r}")
+            raise ConfigError(f"a logarithmic range must have low > 0, got {self.low!r}:{self.high!r}")
 
     def __contains__(self, value: Any) -> bool:
         return _is_number(value) and self.low <= value <= self.high
@@ -73,13 +72,13 @@ class Interval:
             )
         if self.log and not value > 0:
             raise ConfigError(
-                f"a range in the logarithm cannot hold the default, which is {value!r}; set another default, or give a "
+                f"a logarithmic range cannot hold the default, which is {value!r}; set another default, or give a "
                 "list of values"
             )
         return Interval(min(self.low, value), max(self.high, value), self.log, self.whole)
 
     def __str__(self) -> str:
-        return f"{text(self.low)} to {text(self.high)}{', in the logarithm' if self.log else ''}"
+        return f"{text(self.low)} to {text(self.high)}{', logarithmic' if self.log else ''}"
 
 
 Range = Choice | Interval
@@ -87,19 +86,19 @@ Range = Choice | Interval
 
 @dataclass(frozen=True)
 class Space:
-    """A config and the ranges of some of its settings. Every range holds the config's own value, the default."""
+    """A config and the ranges of some of its settings. Every range holds the config's value, the default."""
 
     base: RunConfig
     ranges: dict[str, Range]
     default: dict[str, Any]
 
     def config(self, settings: Mapping[str, Any]) -> RunConfig:
-        """The resolved config with these settings in place."""
+        """The resolved config with these settings."""
         return applied(self.base, settings)
 
     @property
     def size(self) -> float:
-        """How many points there are; inf with a range of numbers."""
+        """The number of points; infinite with an interval."""
         return math.prod(
             len(range_.values) if isinstance(range_, Choice) else math.inf for range_ in self.ranges.values()
         )
@@ -122,57 +121,57 @@ class Space:
 
 
 def space(config: RunConfig, given: Mapping[str, Any] | None = None) -> Space:
-    """The space of a config: the ranges of its model and loss, with those of ``given`` in front.
+    """The space of a config: the ranges of its model and loss, overridden by ``given``.
 
     A range is a :class:`Choice`, an :class:`Interval`, a sequence of values, or a text such as "0.1,0.2" or
-    "1e-3:0.1:log"; None leaves a setting out of the search.
+    "1e-3:0.1:log"; None excludes a setting from the search.
     """
     known = settings_of(resolve(config))
-    own: dict[str, Range | None] = {name: Choice(tuple(values)) for name, values in metadata(config).items()}
+    chosen: dict[str, Range | None] = {name: Choice(tuple(values)) for name, values in default_ranges(config).items()}
     for name, wanted in (given or {}).items():
         if name not in known:
             raise ConfigError(f"{name} cannot be searched here; accepted: {', '.join(known)}")
-        own[name] = None if wanted is None else _checked(config, name, wanted, known[name])
-    ranges = {name: range_.including(known[name]) for name, range_ in own.items() if range_ is not None}
+        chosen[name] = None if wanted is None else _checked(config, name, wanted, known[name])
+    ranges = {name: range_.including(known[name]) for name, range_ in chosen.items() if range_ is not None}
     ranges = {name: range_ for name, range_ in ranges.items() if range_ != Choice((known[name],))}
     if not ranges:
-        what = config.model.name if is_closed_form(config) else f"{config.model.name} with {config.loss.name}"
-        remedy = f"; give a range: {HOW}, of {', '.join(known)}" if known else ": it has no settings"
-        raise ConfigError(f"{what} has nothing to search{remedy}")
+        method = config.model.name if is_closed_form(config) else f"{config.model.name} with {config.loss.name}"
+        remedy = f"; give a range: {FORMS}, of {', '.join(known)}" if known else ": it has no settings"
+        raise ConfigError(f"{method} has nothing to search{remedy}")
     return Space(config, ranges, {name: known[name] for name in ranges})
 
 
-def metadata(config: RunConfig) -> dict[str, Sequence[Any]]:
-    """The ranges that the loss and the model bring; where both have one, the model's."""
-    config = resolve(config)  # which refuses names that are not there
-    model: dict[str, Sequence[Any]] = dict(MODELS[config.model.name].searched(config.model.settings))
-    return model if is_closed_form(config) else {**LOSSES[config.loss.name].ranges, **model}
+def default_ranges(config: RunConfig) -> SearchSpace:
+    """The ranges that the loss and the model define; the model's, if both define one."""
+    config = resolve(config)  # refuses unknown names
+    model: SearchSpace = dict(model_class(config.model.name).searched(config.model.settings))
+    return model if is_closed_form(config) else {**loss_class(config.loss.name).ranges, **model}
 
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
-    """What may be searched, with the config's own values; a closed-form model has only its own settings."""
+    """The settings that may be searched, with the config's values; a closed-form model has only its own settings."""
     sections = ("model",) if is_closed_form(config) else SECTIONS
     values = config.model_dump()
-    own = {"model": unset(MODELS[config.model.name]), "loss": unset(LOSSES[config.loss.name])}
+    unset = {"model": _unset(model_class(config.model.name)), "loss": _unset(loss_class(config.loss.name))}
     return {
         f"{section}.{key}": value
         for section in sections
-        for key, value in {**own.get(section, {}), **values[section]}.items()
+        for key, value in {**unset.get(section, {}), **values[section]}.items()
         if key != "name" and f"{section}.{key}" not in NOT_SEARCHED
     }
 
 
-def unset(cls: type[Any]) -> dict[str, None]:
-    """The settings of a loss or a model that have no value unless one is given."""
+def _unset(cls: type[Any]) -> dict[str, None]:
+    """The settings of a loss or a model whose default is None."""
     return {name: None for name, value in registry.settings(cls).items() if value is None}
 
 
 def is_closed_form(config: RunConfig) -> bool:
-    return MODELS[config.model.name].is_closed_form
+    return model_class(config.model.name).is_closed_form
 
 
 def applied(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
-    """The config with settings by their dotted names, resolved."""
+    """The resolved config with settings given by their dotted names."""
     nested: dict[str, Any] = {}
     for name, value in settings.items():
         section, _, key = name.partition(".")
@@ -186,30 +185,30 @@ def parse(assignments: Sequence[str]) -> dict[str, str]:
     for assignment in assignments:
         name, equals, wanted = (part.strip() for part in assignment.partition("="))
         if not equals or not name:
-            raise ConfigError(f"--range takes {HOW}, such as loss.tau=0.1,0.2; got {assignment!r}")
+            raise ConfigError(f"--range takes {FORMS}, such as loss.tau=0.1,0.2; got {assignment!r}")
         result[name] = wanted
     return result
 
 
 def text(value: Any) -> str:
-    """A value as people write it."""
+    """A value as a user writes it."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _checked(config: RunConfig, name: str, wanted: Any, default: Any) -> Range:
-    """A range that somebody gave, every value of it (every end, of an interval) tried on the config."""
+    """A range from the user; every value of it (both ends of an interval) is tried on the config."""
     if isinstance(wanted, Iterable) and not isinstance(wanted, str):
         wanted = list(wanted)
     try:
-        found = _range(wanted, default)
-        ends = found.values if isinstance(found, Choice) else (found.low, found.high)
+        range_ = _range(wanted, default)
+        ends = range_.values if isinstance(range_, Choice) else (range_.low, range_.high)
         accepted = [settings_of(applied(config, {name: end}))[name] for end in ends]
-        if isinstance(found, Choice):
+        if isinstance(range_, Choice):
             if any(isinstance(value, list | tuple) for value in accepted):
                 raise ConfigError("a setting that is a list cannot be searched; fix it with --set")
-            found = Choice(tuple(dict.fromkeys(accepted)))
-        found.including(default)
-        return found
+            range_ = Choice(tuple(dict.fromkeys(accepted)))
+        range_.including(default)
+        return range_
     except ConfigError as error:
         values = wanted.values if isinstance(wanted, Choice) else wanted
         shown = ",".join(map(str, values)) if isinstance(values, list | tuple) else values
@@ -228,7 +227,7 @@ def _range(wanted: Any, default: Any) -> Range:
     if not isinstance(wanted, list):
         raise ConfigError(f"a range must be a list of values, an Interval or a text, got {type(wanted).__name__}")
     if not wanted:
-        raise ConfigError(f"it is empty; give {HOW}")
+        raise ConfigError(f"it is empty; give {FORMS}")
     return Choice(tuple(wanted))
 
 
@@ -241,7 +240,7 @@ def _interval(wanted: str, default: Any) -> Interval:
     except ValueError:
         raise ConfigError(f"a range of numbers is low:high or low:high:log, got {wanted!r}") from None
     if default is not None and not _is_number(default):
-        raise ConfigError(f"the setting is no number (it is {default!r}); give {HOW.partition(' or ')[0]}")
+        raise ConfigError(f"the setting is not a number (it is {default!r}); give {FORMS.partition(' or ')[0]}")
     whole = isinstance(default, int) or (default is None and all(end.strip().isdigit() for end in ends))
     return _whole(Interval(low, high, log)) if whole else Interval(low, high, log)
 
@@ -257,7 +256,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _order(n: int, seed: int) -> Iterator[int]:
-    """0 to n - 1 in the seed's order, drawn as they are needed: a grid can be far larger than what is tried of it."""
+    """0 to n - 1 in the seed's order, drawn one by one: a grid can be far larger than the budget."""
     generator, seen = random.Random(seed), set[int]()
     while len(seen) < n:
         place = generator.randrange(n)

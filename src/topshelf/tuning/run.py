@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from optuna.study import Study
 
 from topshelf.config import RunConfig
 from topshelf.data import Dataset
 from topshelf.errors import ConfigError, TrainingError, at_least, positive
 from topshelf.training import StoppedEarly
-from topshelf.tuning import checks, search, tickets
-from topshelf.tuning.files import write
+from topshelf.tuning import checks, queue
 from topshelf.tuning.folder import Definition, StudyFolder
 from topshelf.tuning.outcome import Tuned
-from topshelf.tuning.parts import Parts, load_parts
+from topshelf.tuning.page import write
 from topshelf.tuning.ranges import space
-from topshelf.tuning.runner import Runner
-from topshelf.tuning.storage import check_database, check_url, folder_url, open_study, opened, shown
-from topshelf.tuning.study import Work
+from topshelf.tuning.runner import Parts, Runner, load_parts
+from topshelf.tuning.storage import check_database, check_url, folder_url, open_study, shown
+from topshelf.tuning.study import Worker
 
 
 def tune(
@@ -39,11 +35,11 @@ def tune(
 ) -> Tuned:
     """Search the settings of a config's model and loss for the best validation NDCG@K; the test part is never read.
 
-    The first trial is the config itself. ``ranges`` go before those that the loss and the model bring (see
-    :func:`topshelf.tuning.ranges.space`). The budget is ``trials`` (30, or what the study has), of all processes
-    together; no trial begins ``timeout`` seconds after this call. With ``out`` the study is kept in a folder; the same
-    call again continues it, beside other processes if need be. ``storage`` is a database url, by default SQLite in
-    that folder.
+    The first trial is the config itself. ``ranges`` override those of the loss and the model (see
+    :func:`topshelf.tuning.ranges.space`). The budget is ``trials`` (default: 30, or the study's own), of all processes
+    together; no trial begins more than ``timeout`` seconds after this call. With ``out`` the study is kept in a folder;
+    the same call again continues it, also while other processes work on it. ``storage`` is a database url, by default
+    SQLite in that folder.
     """
     definition = Definition(space(config, ranges), sampler)
     folder = StudyFolder(out) if out is not None else None
@@ -53,10 +49,8 @@ def tune(
         folder.check(definition)
     if dataset is not None:
         parts = Parts.of(dataset)
-    elif folder is not None and folder.exists:
-        parts = folder.load_parts()
     else:
-        parts = load_parts(config)
+        parts = folder.load_parts() if folder is not None and folder.exists else load_parts(config)
     return _work(definition, parts, folder, storage, trials=trials, timeout=timeout, quiet=quiet)
 
 
@@ -68,7 +62,7 @@ def resume(
     storage: str | None = None,
     quiet: bool = True,
 ) -> Tuned:
-    """Continue the study in a folder, beside other processes if need be; ``trials`` raises its budget.
+    """Continue the study in a folder, also while other processes work on it; ``trials`` raises its budget.
 
     A study that is not kept in its folder needs its ``storage`` again.
     """
@@ -91,96 +85,80 @@ def _work(
         at_least("trials", trials, 1)
     if timeout is not None:
         positive("timeout", timeout)
-    config = definition.config
-    runner, defaults = Runner(parts, config.train.device), definition.space.config(definition.space.default)
+    runner, defaults = Runner(parts, definition.config.train.device), definition.space.config(definition.space.default)
     url = _url(folder, storage)
     if folder is None or not folder.exists:
         runner.check(defaults)
-        if folder is not None:
-            _begin(folder, definition, parts, storage and url, trials)
     if folder is not None:
+        if not folder.exists:
+            _begin(folder, definition, parts, storage and url, trials)
         check_database(url or "")
         folder.sweep()
-    with _opened(url, definition, is_new=folder is None) as study:
-        _check(study, definition, parts, folder, shown(url) if url else "the study")
+    with open_study(url, definition, is_new=folder is None) as study:
+        if folder is None:
+            checks.begin(study, parts, None)
+        checks.check_study(study, definition.space, folder, shown(url) if url else "the study")
+        checks.check_data(study, parts)
         runner.check_sizes(defaults)
-        work = Work(definition, study, runner, folder, trials=trials, timeout=timeout, quiet=quiet)
-        try:
-            work.run()
-        except StoppedEarly:
-            _keep(work.outcome(), folder)
-            raise
-        outcome = work.outcome()
-        _keep(outcome, folder)
-    _check_found(outcome)
+        worker = Worker(definition, study, runner, folder, trials=trials, timeout=timeout, quiet=quiet)
+        outcome = _run(worker, folder)
+    if outcome.best is None and not outcome.budget.spent["running"] and outcome.rows:
+        row = outcome.rows[0]
+        raise TrainingError(f"no trial was completed; trial {row.number}: {row.note or row.state}")
+    return outcome
+
+
+def _run(worker: Worker, folder: StudyFolder | None) -> Tuned:
+    """Run the worker and write the outcome, also if the user asks to stop."""
+    stopped: StoppedEarly | None = None
+    try:
+        worker.run()
+    except StoppedEarly as error:
+        stopped = error
+    outcome = worker.outcome()
+    if folder is not None:
+        write(outcome, folder)
+    if stopped is not None:
+        raise stopped
     return outcome
 
 
 def _begin(folder: StudyFolder, definition: Definition, parts: Parts, storage: str | None, trials: int | None) -> None:
-    """Make the folder with everything in it, its budget included. Another process may be faster: then it is theirs."""
+    """Make the folder with everything in it, the budget included. If another process was faster, join its study."""
     identity = secrets.token_hex(8)
     try:
         with folder.new() as fresh:
-            with _opened(storage or folder_url(fresh.database), definition, is_new=True) as study:
+            with open_study(storage or folder_url(fresh.database), definition, is_new=True) as study:
                 checks.begin(study, parts, None if storage else identity)
-                total = tickets.queue(study, definition, trials)
-            kept = shown(storage) if storage else None
-            fresh.fill(definition, parts, study=identity, trials=total, storage=kept)
+                total = queue.fill(study, definition, trials)
+            fresh.fill(definition, parts, study=identity, trials=total, storage=shown(storage) if storage else None)
     except ConfigError:
         if not folder.exists:
             raise
         folder.check(definition)
 
 
-@contextmanager
-def _opened(url: str | None, definition: Definition, *, is_new: bool) -> Iterator[Study]:
-    config = definition.config
-    sampler = search.NumberedTPE(definition.space, config.seed)
-    with opened(url) as kept:
-        study = open_study(kept, definition.name, sampler, search.pruner(config.train), is_new=is_new)
-        sampler.study = study
-        yield study
-
-
-def _check(study: Study, definition: Definition, parts: Parts, folder: StudyFolder | None, place: str) -> None:
-    if folder is None:
-        checks.begin(study, parts, None)
-    checks.check_study(study, definition.space, folder, place)
-    checks.check_data(study, parts)
-
-
-def _keep(outcome: Tuned, folder: StudyFolder | None) -> None:
-    if folder is not None:
-        write(outcome, folder)
-
-
-def _check_found(outcome: Tuned) -> None:
-    if outcome.best is None and not outcome.budget.spent["running"] and outcome.rows:
-        row = outcome.rows[0]
-        raise TrainingError(f"no trial was completed; trial {row.number}: {row.note or row.state}")
-
-
 def _url(folder: StudyFolder | None, given: str | None) -> str | None:
-    """The storage to use: the one given, the folder's own database, or memory.
+    """The storage to use: the given one, the folder's own database, or None for memory.
 
-    A folder's file never decides what is connected to: a study that is kept elsewhere needs its storage again.
+    A folder never decides what is connected to: a study that is kept elsewhere needs its storage again.
     """
+    url = None if given is None else check_url(given)
     if folder is None:
-        return None if given is None else check_url(given)
+        return url
     own = folder_url(folder.database)
-    known = folder.content()["storage"] if folder.exists else None
-    if given is None:
-        if known is not None:
+    elsewhere = folder.content()["storage"] if folder.exists else None
+    if url is None:
+        if elsewhere is not None:
             raise ConfigError(
-                f"the study in {folder.path} is kept in {shown(known)}; give it again, with its password if it has "
+                f"the study in {folder.path} is kept in {shown(elsewhere)}; give it again, with its password if it has "
                 "one: --storage URL"
             )
         return own
-    url = check_url(given)
-    if folder.exists and shown(url) != (known or own):
+    if folder.exists and shown(url) != (elsewhere or own):
         raise ConfigError(
-            f"--storage must be where the study in {folder.path} is kept, {known or folder.database}, got "
-            f"{shown(url)}; " + ("give that one" if known else "leave it out") + ", or begin another study with "
+            f"--storage must be where the study in {folder.path} is kept, {elsewhere or folder.database}, got "
+            f"{shown(url)}; " + ("give that one" if elsewhere else "leave it out") + ", or begin another study with "
             "another --out"
         )
     return url

@@ -1,28 +1,107 @@
-"""One trial: a config trained on train and measured on validation, with no search in sight."""
+"""One trial: a config trained on train and measured on validation. The search and the test part are not seen here."""
 
 from __future__ import annotations
 
 import math
 import time
+import zlib
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from topshelf.config import RunConfig
-from topshelf.errors import ConfigError, TrainingError, at_most
+from topshelf.data import Dataset
+from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError, at_most
 from topshelf.evaluation import ndcg
 from topshelf.models import Model
 from topshelf.queries import Context, QuerySet
+from topshelf.ragged import Ragged
+from topshelf.training import checkpoint, load_dataset
 from topshelf.training.build import build_model, build_trainer
 from topshelf.training.trainer import Interrupted, Trainer, Watcher
-from topshelf.tuning.parts import Parts
+
+_PARTS = ("train", "valid")
+_MAX_SIZE = 2**31  # more users or items than any table of vectors holds
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The train and validation lists, over the same users and items."""
+
+    name: str
+    n_users: int
+    n_items: int
+    train: Ragged
+    valid: Ragged
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Parts:
+        """The parts of a split; its test part is not read."""
+        split = dataset.split
+        if not len(split.valid):
+            raise DataError(
+                f"the valid part of the {split.kind} split is empty, and tuning is measured on it. Use more data, a "
+                "larger data.valid_fraction, or another data.split"
+            )
+        return cls(dataset.name, split.n_users, split.n_items, split.train.ragged(), split.valid.ragged())
+
+    @classmethod
+    def load(cls, path: Path) -> Parts:
+        """Read what :meth:`save` wrote, and check it: every index may reach compiled code."""
+        state = checkpoint.load(path)
+        try:
+            n_users, n_items = (_size(name, state[name]) for name in ("n_users", "n_items"))
+            lists = {name: Ragged(state[name]["indptr"], state[name]["indices"]) for name in _PARTS}
+            for name, part in lists.items():
+                part.check(n_items, name, n_lists=n_users, unique=True)
+            if not lists["valid"].indices.numel():
+                raise DataError("valid is empty, and tuning is measured on it")
+            return cls(str(state["name"]), n_users, n_items, **lists)
+        except (KeyError, TypeError, ValueError, DataError) as error:
+            raise CheckpointError(f"{path} is damaged: {error}; restore it from a copy") from None
+
+    def save(self, path: Path) -> None:
+        sizes: dict[str, Any] = {"name": self.name, "n_users": self.n_users, "n_items": self.n_items}
+        checkpoint.save(path, {**sizes, **{name: vars(getattr(self, name)) for name in _PARTS}})
+
+    def to(self, device: str) -> Parts:
+        try:
+            lists = {name: getattr(self, name).to(device) for name in _PARTS}
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"train.device must be a device of this machine, such as cpu, got {device!r}: {reason}"
+            ) from None
+        return Parts(self.name, self.n_users, self.n_items, **lists)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal lists, so that processes that share a study can compare their data."""
+        total = zlib.crc32(f"{self.n_users} {self.n_items}".encode())
+        for name in _PARTS:
+            for tensor in vars(getattr(self, name)).values():
+                total = zlib.crc32(tensor.to(torch.int64).contiguous().cpu().numpy().data, total)
+        return f"{total:08x}"
+
+
+def _size(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MAX_SIZE:
+        raise ValueError(f"{name} must be a whole number from 1 to {_MAX_SIZE - 1}, got {value!r}")
+    return value
+
+
+def load_parts(config: RunConfig) -> Parts:
+    """The parts of the config's data source; the file of a test part is not opened."""
+    return Parts.of(load_dataset(config, test=False))
 
 
 @dataclass(frozen=True)
 class Result:
-    """The best validation NDCG@K of a run, where it was, what it cost, and the score of every validation by epoch.
+    """The best validation NDCG@K of a run, its epoch, the cost, and the score of every validation by epoch.
 
-    ``is_finished`` is False for a run that its watcher stopped.
+    ``is_finished`` is False if the watcher stopped the run.
     """
 
     score: float
@@ -42,18 +121,18 @@ class Runner:
         self.device = device
 
     def check(self, config: RunConfig) -> None:
-        """Settings that do not fit the data fail here, before anything is written."""
+        """Refuse settings that do not fit the data, before anything is written."""
         self.check_sizes(config)
         try:
             model = self._model(config)
             if not model.is_closed_form:
                 self._trainer(config, model)
         except (MemoryError, RuntimeError) as error:
-            said = (str(error) or "out of memory").splitlines()[0]
-            if isinstance(error, RuntimeError) and "memory" not in said:
+            reason = (str(error) or "out of memory").splitlines()[0]
+            if isinstance(error, RuntimeError) and "memory" not in reason:
                 raise
             sizes = f"{self.parts.n_users} users and {self.parts.n_items} items"
-            raise ConfigError(f"{config.model.name} for {sizes} does not fit into memory ({said})") from None
+            raise ConfigError(f"{config.model.name} for {sizes} does not fit into memory ({reason})") from None
 
     def check_sizes(self, config: RunConfig) -> None:
         n_items, why = self.parts.n_items, f"{self.parts.name} has {self.parts.n_items} items"
@@ -61,7 +140,7 @@ class Runner:
         at_most("loss.k", config.loss.settings.get("k", 1), n_items, why)
 
     def run(self, config: RunConfig, watcher: Watcher | None = None) -> Result:
-        """Train and measure. A training or fit that fails scores 0, however it began: nobody could train the winner."""
+        """Train and measure. A training or fit that fails scores 0, because the final training would fail too."""
         model = self._model(config)
         if model.is_closed_form:
             return self._fit(model, config.k)

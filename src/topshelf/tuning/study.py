@@ -1,4 +1,4 @@
-"""A study at work: tickets taken, trials run, the best kept, until the budget is spent or somebody stops it."""
+"""One process's work on a study: take a slot, run its trial, keep the best, until the budget is spent."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
@@ -13,35 +14,29 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from topshelf.errors import ConfigError, DataError
+from topshelf.terminal import TaskID, TextColumn, printable
 from topshelf.training import StoppedEarly
-from topshelf.training.watchers import stop_on_signals
-from topshelf.tuning import search, tickets
-from topshelf.tuning.checks import RESULT, SETTINGS, result_attribute, result_of
+from topshelf.training.trainer import Trainer
+from topshelf.training.watchers import progress_bar, stop_on_signals
+from topshelf.tuning import queue, search
+from topshelf.tuning.attributes import NOTE, RESULT, SETTINGS, SLOT, WORKER
+from topshelf.tuning.checks import result_attribute, result_of
 from topshelf.tuning.folder import Definition, StudyFolder
-from topshelf.tuning.outcome import Budget, TrialRow, Tuned, best_of
+from topshelf.tuning.outcome import Budget, TrialRow, Tuned, best_of, described
 from topshelf.tuning.ranges import is_closed_form
 from topshelf.tuning.runner import Runner
-from topshelf.tuning.tickets import NOTE
-from topshelf.tuning.watching import StudyProgress, TrialWatcher
 
-_FEWEST = 4  # complete trials that importances can be made of
+_MIN_COMPLETE = 4  # complete trials that importances need
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.RUNNING: "running"}
+_FINISHED = ("complete", "pruned", "failed")
 
 
-class _Surplus(Exception):  # noqa: N818  not an error
-    """The trial is beyond the budget."""
+class _Abandoned(Exception):  # noqa: N818  not an error
+    """The trial ends without a result: it is a duplicate, or the user asked to stop."""
 
 
-class _Stopped(Exception):  # noqa: N818  not an error
-    """Somebody asked to stop."""
-
-
-class _TakenAway(Exception):  # noqa: N818  not an error
-    """The process showed no sign of life for too long, and another one gave its trial back."""
-
-
-class Work:
-    """One process's work on a study, beside that of any others."""
+class Worker:
+    """This process's work on a study, beside that of any others."""
 
     def __init__(
         self,
@@ -55,39 +50,34 @@ class Work:
         quiet: bool,
     ) -> None:
         self.definition, self.study, self.runner, self.folder = definition, study, runner, folder
-        self.timeout, self._quiet = timeout, quiet
-        self.trials = tickets.queue(study, definition, trials)
-        tickets.register(study)
-        self._current: int | None = None
-        self._is_taken_away = False
-        self._kept: int | None = None
+        self.metric, self.timeout = f"ndcg@{definition.config.k}", timeout
+        self.trials = queue.fill(study, definition, trials)
+        queue.register(study)
+        self._current: int | None = None  # the number of the trial that this process runs
+        self._is_released = False  # whether another process took that trial away
+        self._saved: int | None = None  # the number of the trial in best.toml
         self._stop: Callable[[], bool] = lambda: False
         self._progress = StudyProgress(self.metric, self.trials, quiet=quiet)
-        self._rungs = search.rungs(definition.config.train)
-
-    @property
-    def metric(self) -> str:
-        return f"ndcg@{self.definition.config.k}"
 
     def run(self) -> None:
-        """Work until no ticket is left, or the time is up; raises :class:`StoppedEarly` when told to stop."""
+        """Work until no slot waits or the time is up; raises :class:`StoppedEarly` if the user asks to stop."""
         deadline = time.monotonic() + self.timeout if self.timeout is not None else None
         with stop_on_signals() as self._stop, self._progress:
             while not self._stop() and (deadline is None or time.monotonic() < deadline):
-                for number in tickets.release_dead(self.study):
-                    self._progress.say(f"trial {number} was running in a process that is gone; it is queued again")
+                for number in queue.release_dead(self.study):
+                    self._progress.say(f"the process of trial {number} has ended; the trial is queued again")
                 if not self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
                     return
-                self._one()
+                self._run_trial()
             if self._stop():
                 raise StoppedEarly(self._stopped())
 
-    def _one(self) -> None:
-        self._current, self._is_taken_away = None, False
+    def _run_trial(self) -> None:
+        self._current, self._is_released = None, False
         try:
-            self.study.optimize(self._objective, n_trials=1, catch=(_Surplus, _Stopped, ConfigError, DataError))
+            self.study.optimize(self._objective, n_trials=1, catch=(_Abandoned, ConfigError, DataError))
         except BaseException as error:
-            if self._is_taken_away and isinstance(error, ValueError):  # Optuna's: no trial ends twice
+            if self._is_released and isinstance(error, ValueError):  # Optuna's: a trial cannot end twice
                 self._progress.say(f"trial {self._current} was given to another process: this one seemed to be dead")
                 return
             self._give_back(failed=True)
@@ -99,29 +89,26 @@ class Work:
         rows = self.rows()
         best = best_of(rows)
         row = next(row for row in rows if row.number == self._current)
-        self._progress.finished(row, best, sum(one.state in ("complete", "pruned", "failed") for one in rows))
-        if best is not None and best.number != self._kept:
-            self._kept = best.number
-            if self.folder is not None:
-                self.folder.save_best(self.definition.space.config(best.settings))
+        self._progress.finished(row, best, sum(other.state in _FINISHED for other in rows))
+        if best is not None and best.number != self._saved and self.folder is not None:
+            self.folder.save_best(self.definition.space.config(best.settings))
+            self._saved = best.number
 
     def _objective(self, trial: Trial) -> float:
         try:
             return self._score(trial)
-        except UpdateFinishedTrialError:
-            self._is_taken_away = True
-            raise _TakenAway from None
+        except UpdateFinishedTrialError:  # this process was silent for too long, as when a laptop sleeps
+            self._is_released = True
+            raise
 
     def _score(self, trial: Trial) -> float:
-        if tickets.is_surplus(self.study, trial.number, trial.user_attrs):
-            raise _Surplus
+        if all(counted.number != trial.number for counted in queue.without_duplicates(self._trials())):
+            raise _Abandoned
         self._current = trial.number
-        trial.set_user_attr(tickets.WORKER, tickets.this_worker())
+        trial.set_user_attr(WORKER, queue.this_worker())
         settings = search.suggest(self.definition.space, trial)
         trial.set_user_attr(SETTINGS, settings)
-        # The defaults are what the others are compared with: never pruned.
-        may_prune = trial.user_attrs[tickets.TICKET] != 0
-        watcher = TrialWatcher(trial, self._rungs, may_prune=may_prune, stop=self._stop, progress=self._progress)
+        watcher = TrialWatcher(trial, search.rungs(self.definition.config.train), self._stop, self._progress)
         try:
             config = self.definition.space.config(settings)
             self.runner.check_sizes(config)
@@ -130,54 +117,38 @@ class Work:
             trial.set_user_attr(NOTE, str(error))
             raise
         if not result.is_finished and not watcher.is_pruned:
-            raise _Stopped
-        trial.set_user_attr(RESULT, result_attribute(asdict(result), trial.user_attrs, settings))
+            raise _Abandoned
+        trial.set_user_attr(RESULT, result_attribute(asdict(result), trial.user_attrs))
         if watcher.is_pruned:
             raise optuna.TrialPruned
         return result.score
 
     def _give_back(self, *, failed: bool) -> None:
-        """Queue the trial again that was at work when this process was told to stop or ran into an error."""
+        """Queue the current trial again, after an error or because the user asked to stop."""
         if self._current is None:
             return
-        self.study.tell(self._current, state=TrialState.FAIL, skip_if_finished=True)
-        trial = self.study.get_trials(deepcopy=False)[self._current]
+        trial = self.study.tell(self._current, state=TrialState.FAIL, skip_if_finished=True)
         if trial.state == TrialState.FAIL:
-            tickets.queue_again(self.study, trial, failed=failed)
+            queue.requeue(self.study, trial, failed=failed)
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False)
 
     def rows(self) -> list[TrialRow]:
-        """The trials so far, without those that wait."""
-        counted = tickets.counted(self.study.get_trials(deepcopy=False))
-        return [self._row(trial) for trial in counted if trial.state != TrialState.WAITING]
-
-    def _row(self, trial: FrozenTrial) -> TrialRow:
-        attributes = trial.user_attrs
-        state = _STATES.get(trial.state) or ("failed" if NOTE in attributes else "interrupted")
-        result = result_of(trial)
-        return TrialRow(
-            trial.number,
-            state,
-            attributes.get(SETTINGS, {}),
-            score=result.score if result else None,
-            is_default=attributes[tickets.TICKET] == 0,
-            best_epoch=result.best_epoch if result else 0,
-            epochs=result.epochs if result else 0,
-            seconds=result.seconds if result else 0.0,
-            note=attributes.get(NOTE) or (result.note if result else ""),
-            history=result.history if result else {},
-            ticket=attributes[tickets.TICKET],
-        )
+        """The trials that have begun."""
+        counted = queue.without_duplicates(self._trials())
+        return [_row(trial) for trial in counted if trial.state != TrialState.WAITING]
 
     def outcome(self) -> Tuned:
-        """The study as it stands."""
-        rows, definition, train = self.rows(), self.definition, self.definition.config.train
+        """The study in its current state."""
+        rows, definition = self.rows(), self.definition
         best = best_of(rows)
-        epochs = 0 if is_closed_form(definition.config) else train.epochs
+        epochs = 0 if is_closed_form(definition.config) else definition.config.train.epochs
         return Tuned(
             method=definition.method,
             data=self.runner.parts.name,
             metric=self.metric,
-            sampler="grid" if tickets.is_exhaustive(definition, self.trials) else definition.sampler,
+            sampler="grid" if queue.is_exhaustive(definition, self.trials) else definition.sampler,
             ranges=definition.space.ranges,
             rows=rows,
             config=definition.space.config(best.settings) if best else None,
@@ -188,18 +159,94 @@ class Work:
 
     def _importances(self) -> dict[str, float]:
         complete = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        few = len(complete) < _FEWEST or len(self.definition.space.ranges) == 1
-        if few or len({trial.value for trial in complete}) == 1:
+        is_single = len(self.definition.space.ranges) == 1
+        if is_single or len(complete) < _MIN_COMPLETE or len({trial.value for trial in complete}) == 1:
             return {}
-        from optuna.importance import get_param_importances  # imports scikit-learn where that is installed: seconds
+        from optuna.importance import get_param_importances  # imports scikit-learn if installed, which takes seconds
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a parameter that never changed has no importance
-            found = get_param_importances(self.study)
+            importances = get_param_importances(self.study)
         names = {search.parameter(name, range_): name for name, range_ in self.definition.space.ranges.items()}
-        return {names[parameter]: round(float(value), 4) for parameter, value in found.items()}
+        return {names[parameter]: round(float(value), 4) for parameter, value in importances.items()}
 
     def _stopped(self) -> str:
-        finished = sum(row.state in ("complete", "pruned", "failed") for row in self.rows())
+        finished = sum(row.state in _FINISHED for row in self.rows())
         text = f"stopped; {finished} of {self.trials} trials are finished and kept"
         return text if self.folder is None else f"{text}; continue: topshelf tune --resume {self.folder.path}"
+
+
+def _row(trial: FrozenTrial) -> TrialRow:
+    known, result = trial.user_attrs, result_of(trial)
+    values = {} if result is None else {name: value for name, value in vars(result).items() if name != "is_finished"}
+    values["note"] = known.get(NOTE) or values.get("note", "")
+    state = _STATES.get(trial.state) or ("failed" if NOTE in known else "interrupted")
+    slot = known[SLOT]
+    return TrialRow(trial.number, state, known.get(SETTINGS, {}), is_default=slot == 0, slot=slot, **values)
+
+
+class TrialWatcher:
+    """Reports the best validation score to Optuna at every rung, and stops the training if Hyperband prunes it.
+
+    Only rungs are reported, because Hyperband uses nothing else and the storage may be on another machine. The trial of
+    the defaults is never pruned: the others are compared with it.
+    """
+
+    def __init__(self, trial: Trial, rungs: list[int], stop: Callable[[], bool], progress: StudyProgress) -> None:
+        self.trial, self._rungs, self._stop, self._progress = trial, rungs, stop, progress
+        self.is_pruned = False
+
+    def on_step(self, trainer: Trainer) -> None:
+        """Nothing: validation is at the end of an epoch."""
+
+    def on_epoch(self, trainer: Trainer, record: dict[str, Any]) -> None:
+        self._progress.epoch(self.trial.number, trainer)
+        is_rung = bool(self._rungs) and "valid" in record and record["epoch"] >= self._rungs[0]
+        if not is_rung or trainer.is_finished:
+            return
+        self._rungs = [rung for rung in self._rungs if rung > record["epoch"]]
+        self.trial.report(trainer.progress.best_score, record["epoch"])
+        # Called for the defaults too: the call enters their score at the rung.
+        self.is_pruned = self.trial.should_prune() and self.trial.user_attrs[SLOT] != 0
+
+    def wants_to_stop(self) -> bool:
+        return self.is_pruned or self._stop()
+
+
+class StudyProgress:
+    """A line for every finished trial, and on a terminal a progress bar with the best score."""
+
+    def __init__(self, metric: str, total: int, *, quiet: bool) -> None:
+        self._metric, self._total, self._quiet = metric, total, quiet
+        self._best = "no trial finished yet"
+        self._bar = progress_bar(quiet, TextColumn("{task.completed}/{task.total}"))
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> StudyProgress:
+        self._bar.start()
+        self._task = self._bar.add_task("trials", total=self._total, shown=self._best)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        if not self._quiet:
+            self._bar.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+    def epoch(self, number: int, trainer: Trainer) -> None:
+        progress = trainer.progress
+        now = f"trial {number}: epoch {progress.epoch}/{trainer.settings.epochs}"
+        if progress.best_epoch:
+            now += f", {self._metric} {progress.best_score:.4f}"
+        self._show(f"{now}; {self._best}")
+
+    def finished(self, row: TrialRow, best: TrialRow | None, n_finished: int) -> None:
+        if best is not None:
+            self._best = f"best {best.score:.4f} (trial {best.number})"
+        self._show(self._best, n_finished)
+        self.say(f"{described(row, self._metric)}; {self._best}")
+
+    def _show(self, text: str, completed: int | None = None) -> None:
+        if self._task is not None:
+            self._bar.update(self._task, shown=text, completed=completed)
