@@ -227,7 +227,9 @@ def test_parts_that_share_an_interaction_are_refused(tmp_path):
     split = make_split(generate(60, 40))
     write_split(split, tmp_path / "out", {})
     split.train.to_frame().write_parquet(tmp_path / "out" / "test.parquet")
-    with pytest.raises(DataError, match=r"out: train and test must not share an interaction, got item \d+ of user \d+ in both"):
+    with pytest.raises(
+        DataError, match=r"out: train and test must not share an interaction, got item \d+ of user \d+ in both"
+    ):
         read_given(tmp_path / "out")
 
 

@@ -71,7 +71,9 @@ def test_the_extracted_file_reads_the_same(wheel, tmp_path):
     ratings = read_ratings(wheel)
     named = ratings.rename({"user": "user_id:token", "item": "item_id:token", "weight": "rating:float"})
     named.write_csv(tmp_path / "ml-100k.inter", separator="\t")
-    assert read_interactions(tmp_path / "ml-100k.inter").to_frame().equals(Interactions.from_canonical(ratings).to_frame())
+    assert (
+        read_interactions(tmp_path / "ml-100k.inter").to_frame().equals(Interactions.from_canonical(ratings).to_frame())
+    )
 
 
 def test_a_changed_wheel_is_not_used(tmp_path):
