@@ -169,7 +169,9 @@ def allowed(name, *allow):
 
 
 def test_a_module_that_was_neither_imported_nor_allowed_is_refused_and_stays_unimported(theirs):
-    message = rf"runs/a has loss\.name = '{theirs}:Mine', .* import {theirs} first, or allow it .*--allow {theirs}\)"
+    message = (
+        rf"runs/a has loss\.name = '{theirs}:Mine', .* import {theirs} first, or allow its package .*--allow {theirs}\)"
+    )
     for allow in ([], ["their"], ["their_model"], [f"{theirs}.deep"], ["mf"], [""]):
         with pytest.raises(CheckpointError, match=message):
             allowed(f"{theirs}:Mine", *allow)
