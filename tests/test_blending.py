@@ -23,7 +23,7 @@ from topshelf.models.blend import Blend, BlendRows
 from topshelf.ragged import Ragged
 from topshelf.recommender import Recommender
 from topshelf.training import fit, load, resume, save
-from vectors import attach, vectors_of
+from vectors import attach, dense, vectors_of
 
 K = 5
 USERS, ITEMS = 120, 80
@@ -89,7 +89,7 @@ def test_vectors_stay_unmade_only_where_a_part_has_histories_for_vectors():
         assert len(queries) == USERS
         rows = torch.tensor([5, 0, 41, 5])
         some, same = vectors_of(model, rows)
-    assert torch.equal(some, queries[rows])
+    assert torch.equal(dense(some), queries[rows])
     assert torch.equal(items, same)
 
 
@@ -393,7 +393,13 @@ def test_a_blend_is_not_trained(tmp_path):
         ("weights = [1.0, 0.5]", "weights = [1e300, 0.5]", "weights must be numbers >= 0, at most 1e\\+06"),
         ("scales = [", "scales = [1e-320, 1.0] # ", "scales must be a number > 0 for each of the 2 parts"),
         ("scales = [", "scales = [0.0, ", "scales must be a number > 0 for each of the 2 parts"),
-        ('name = "ease"', 'name = "os.system"', "model.parts.1.name must be one of mf, .*got 'os.system'"),
+        ('name = "ease"', 'name = "eese"', "model.parts.1.name must be one of mf, .*got 'eese'"),
+        ('name = "ease"', 'name = "os.system"', "model.parts.1.name must be a name or .*, got 'os.system'"),
+        (
+            'name = "ease"',
+            'name = "os:system"',
+            "model.parts.1.name must name a subclass of topshelf's Model, got .*os:system",
+        ),
         ('name = "ease"', 'name = "blend"', "model.parts.1.name must be one of mf, .*got 'blend'"),
         ('name = "ease", ', "", "model.parts.1 must have the name of a model"),
         ('name = "ease"', 'name = "ease", depth = 3', "model.parts.1.depth is not a setting; accepted here: "),

@@ -15,6 +15,7 @@ from torch.testing import assert_close
 
 from topshelf.models import IALS
 from topshelf.ragged import ragged_from_pairs
+from vectors import fit_to
 
 pytestmark = pytest.mark.parity
 als = pytest.importorskip("implicit.cpu.als")
@@ -30,7 +31,7 @@ def test_items_are_those_of_implicit_but_for_a_length(a, b):
     torch.manual_seed(0)
     ours = IALS(N_QUERIES, N_ITEMS, dim=DIM, alpha=1 / a, l2=b / (1 + a), scaling=0.0, iterations=5)
     first = torch.randn(N_ITEMS, DIM, generator=torch.Generator().manual_seed(ours._seed)) * 0.1 / DIM**0.5
-    ours.fit(ragged_from_pairs(rows, items, N_QUERIES))
+    fit_to(ours, ragged_from_pairs(rows, items, N_QUERIES))
 
     length = ((1 + a) / a) ** 0.5
     theirs = als.AlternatingLeastSquares(
