@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 import scipy.sparse
 
+from topshelf import artifact
 from topshelf import recommender as module
 from topshelf.data import Dataset, IdMap, Interactions, Split, generate, load_split, make_split
 from topshelf.errors import ConfigError, DataError, TopshelfError
@@ -260,7 +261,7 @@ def test_similar_items_are_the_same_by_blocks_of_any_size(table, model, monkeypa
     whole = [fitted.similar_items(items, k=k) for k in (7, 100)]
     width = vectors_of(fitted.fitted.model)[1].size(1)
     for block in (1, 3, 17):
-        monkeypatch.setattr(module, "_UNIT_BLOCK", 4 * width * block)
+        monkeypatch.setattr(artifact, "_UNIT_BLOCK", 4 * width * block)
         for k, expected in zip((7, 100), whole, strict=True):
             found = fitted.similar_items(items, k=k)
             assert found.drop("score").equals(expected.drop("score"))

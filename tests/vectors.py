@@ -14,7 +14,7 @@ from topshelf.ranking import Queries
 def vectors_of(model: Model, rows: Tensor | None = None) -> tuple[Queries, Tensor]:
     """Vectors of all known queries, or of those of some rows, and of all items."""
     queries = QuerySet.known(model.n_queries) if rows is None else QuerySet(rows=rows)
-    return model.encode_queries(queries), model.encode_items()
+    return model.encode(queries)
 
 
 def dense(queries: Queries) -> Tensor:

@@ -85,7 +85,7 @@ class WeightSearch:
         self.k, self.n_items = runs[0].config.k, runs[0].model.n_items
         self.train, self.valid = (runs[0].dataset.split.lists(part) for part in ("train", "valid"))
         everybody = QuerySet.known(runs[0].model.n_queries)
-        self.encoded: list[Vectors] = [(run.model.encode_queries(everybody), run.model.encode_items()) for run in runs]
+        self.encoded: list[Vectors] = [run.model.encode(everybody) for run in runs]
         self.users = (self.valid.counts > 0).nonzero().squeeze(1)
         self.scales = [spread(queries, items) for queries, items in self.encoded]
 

@@ -166,8 +166,7 @@ def _person(fitted: Fitted) -> Person:
     history = history[popularity.argsort(descending=True, stable=True)]
     # Only train and validation items are excluded, so that test items can be hits.
     with torch.no_grad():
-        queries = fitted.model.encode_queries(QuerySet.known(fitted.model.n_queries))
-        items = fitted.model.encode_items()
+        queries, items = fitted.model.encode(QuerySet.known(fitted.model.n_queries))
         seen = merge(train, split.valid.ragged())
         ranked = top_k(queries, items, SHOWN, exclude=seen, rows=torch.tensor([row]))[1][0].tolist()
     return Person(

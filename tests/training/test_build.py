@@ -98,7 +98,7 @@ def test_settings_reach_what_is_built():
     ],
 )
 def test_negatives_are_those_asked_for_or_those_that_fit_the_loss(settings, loss, kind, n):
-    _, found = build_negatives(make_config({"negatives": settings}), loss)
+    found = build_negatives(make_config({"negatives": settings}), loss)
     assert type(found) is kind
     assert getattr(found, "n", None) == n
 
@@ -150,4 +150,4 @@ def test_a_run_is_one_process_and_shares_no_state_with_others():
 def test_a_loss_that_needs_the_negatives_gets_as_many_as_it_prefers():
     for loss, n in (({"name": "bpr"}, 1), ({"name": "slatk", "distance": "sigmoid"}, 1000)):
         chosen = resolve(make_config({"loss": loss}))
-        assert build_negatives(chosen, build_loss(chosen, 3, 5, 7))[1].n == n
+        assert build_negatives(chosen, build_loss(chosen, 3, 5, 7)).n == n

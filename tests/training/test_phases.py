@@ -9,9 +9,10 @@ from topshelf.config import make_config
 from topshelf.data import Split, generate, make_split
 from topshelf.evaluation import ndcg
 from topshelf.ragged import merge
-from topshelf.training import phases as phases_module
-from topshelf.training.build import build_trainer, resolve
+from topshelf.training import task as task_module
+from topshelf.training.build import build_objective, resolve
 from topshelf.training.phases import Phases
+from topshelf.training.task import InteractionsTask
 
 
 @pytest.fixture
@@ -32,18 +33,20 @@ def spied(monkeypatch):
         validated.append((relevant, exclude, k))
         return ndcg(queries, items, relevant, exclude, k)
 
-    def spy_trainer(config, model, context, validate=None):
+    def spy_objective(config, model, context):
         trained.append(context.histories)
-        return build_trainer(config, model, context, validate)
+        return build_objective(config, model, context)
 
-    monkeypatch.setattr(phases_module, "ndcg", spy_ndcg)
-    monkeypatch.setattr(phases_module, "build_trainer", spy_trainer)
+    monkeypatch.setattr(task_module, "ndcg", spy_ndcg)
+    monkeypatch.setattr(task_module, "build_objective", spy_objective)
     return validated, trained
 
 
 def run(split, **train):
     config = resolve(make_config({"k": 4, "train": {"epochs": 4, "validate_every": 2, **train}}))
-    return Phases(config, split, quiet=True, measure=lambda outcome: {"epoch": outcome.best_epoch}).run(None, None)
+    return Phases(
+        config, InteractionsTask(split), quiet=True, measure=lambda outcome: {"epoch": outcome.best_epoch}
+    ).run(None, None)
 
 
 def test_epochs_are_chosen_on_validation_with_train_masked_and_trained_on_train(split, spied):
@@ -81,7 +84,10 @@ def test_a_closed_form_model_sees_validation_only_when_refitted(split):
     def counts(**train):
         config = resolve(make_config({"k": 4, "model": {"name": "popularity"}, "train": train}))
         phases = Phases(
-            config, split, quiet=True, measure=lambda outcome: {"counts": outcome.model.counts.sum().item()}
+            config,
+            InteractionsTask(split),
+            quiet=True,
+            measure=lambda outcome: {"counts": outcome.model.counts.sum().item()},
         )
         outcome = phases.run(None, None)
         if train.get("refit") == "all":

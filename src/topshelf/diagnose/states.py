@@ -42,8 +42,8 @@ class State:
     def vectors(self) -> tuple[Tensor, Tensor]:
         """The vectors of queries and items, detached."""
         with torch.no_grad():
-            queries = self.model.encode_queries(QuerySet.known(self.model.n_queries, self.config.train.device))
-            items = self.model.encode_items()
+            everybody = QuerySet.known(self.model.n_queries, self.config.train.device)
+            queries, items = self.model.encode(everybody)
         assert isinstance(queries, Tensor)
         return queries.detach(), items.detach()
 

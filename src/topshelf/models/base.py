@@ -49,6 +49,10 @@ class Model(Recorded, nn.Module):
         """Vectors of all items, (I, d): the same at every call."""
         raise NotImplementedError
 
+    def encode(self, queries: QuerySet) -> tuple[Queries, Tensor]:
+        """Both of them; a model whose tables are made together overrides it, so that they are made once."""
+        return self.encode_queries(queries), self.encode_items()
+
     def encode_batch(self, batch: Batch) -> Encoded:
         """The vectors of a training step, called once per step, with the model's own loss of the batch if it has one.
 
@@ -91,8 +95,7 @@ class Model(Recorded, nn.Module):
             return queries.history
         if self._histories is None:
             raise TopshelfError(
-                f"{type(self).__name__} has no histories yet: call fit(context), or attach(context) with the training "
-                "data"
+                f"{type(self).__name__} has no histories yet: call attach(context) with the training data"
             )
         return self._histories if queries.is_all else self._histories.select(queries.known_rows())
 

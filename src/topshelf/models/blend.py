@@ -66,9 +66,11 @@ class Blend(Model):
         return _side_by_side([(root, part.encode_queries(queries)) for root, part in self._asked()])
 
     def encode_items(self) -> Tensor:
-        tables = [(root, part.encode_items()) for root, part in self._asked()]
-        roots = torch.cat([items.new_full((items.size(1),), root) for root, items in tables])
-        return torch.cat([items for _, items in tables], 1).mul_(roots)
+        return _joined([(root, part.encode_items()) for root, part in self._asked()])
+
+    def encode(self, queries: QuerySet) -> tuple[Queries, Tensor]:
+        encoded = [(root, *part.encode(queries)) for root, part in self._asked()]
+        return _side_by_side([some[:2] for some in encoded]), _joined([(root, items) for root, _, items in encoded])
 
     def check_takes(self, kind: str) -> None:
         for _, part in self._asked():
@@ -112,6 +114,11 @@ def checked_weights(name: str, weights: Sequence[float], n_parts: int) -> list[f
 def _side_by_side(parts: list[tuple[float, Queries]]) -> Queries:
     tables = [factor * queries for factor, queries in parts if isinstance(queries, Tensor)]
     return torch.cat(tables, 1) if len(tables) == len(parts) else BlendRows(parts)
+
+
+def _joined(tables: list[tuple[float, Tensor]]) -> Tensor:
+    roots = torch.cat([items.new_full((items.size(1),), root) for root, items in tables])
+    return torch.cat([items for _, items in tables], 1).mul_(roots)
 
 
 def _part(n_queries: int, n_items: int, at: int, settings: dict[str, Any]) -> Model:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function
 
@@ -62,18 +61,13 @@ class Graph:
 
 
 class GraphModel(Model):
-    """Base of the models whose vectors are propagated over the graph; a subclass has :meth:`propagated`.
-
-    Without gradients the propagated tables are kept until a parameter changes, so that queries and items cost one
-    propagation together.
-    """
+    """Base of the models whose vectors are propagated over the graph; a subclass has :meth:`propagated`."""
 
     score: Score
     query_vectors: nn.Parameter
     item_vectors: nn.Parameter
     exponents: tuple[float, float] = (0.5, 0.5)  # of the degrees of target and source
     _graph: Graph | None = None
-    _kept: tuple[Any, Tables] | None = None
 
     def propagated(self) -> Tables:
         """The vectors of all queries and all items, before the score makes use of them."""
@@ -84,7 +78,6 @@ class GraphModel(Model):
         self._graph = Graph(
             context.histories, self.n_items, like=self.query_vectors, to_target=to_target, to_source=to_source
         )
-        self._kept = None
 
     @property
     def graph(self) -> Graph:
@@ -98,28 +91,23 @@ class GraphModel(Model):
         return self.query_vectors, self.item_vectors
 
     def encode_queries(self, queries: QuerySet) -> Tensor:
-        return for_score(self.score, queries.take(self._tables()[0]))
+        return for_score(self.score, queries.take(self.propagated()[0]))
 
     def encode_items(self) -> Tensor:
-        return for_score(self.score, self._tables()[1])
+        return for_score(self.score, self.propagated()[1])
+
+    def encode(self, queries: QuerySet) -> Tables:
+        """One propagation for both."""
+        table, items = self.propagated()
+        return for_score(self.score, queries.take(table)), for_score(self.score, items)
 
     def encode_batch(self, batch: Batch) -> Encoded:
         return self.scored(batch, self.propagated())
 
     def scored(self, batch: Batch, tables: Tables, auxiliary: Tensor | None = None) -> Encoded:
         """The vectors of a step from the propagated tables."""
-        self._kept = None
         queries, items = (for_score(self.score, table) for table in (batch.queries.take(tables[0]), tables[1]))
         return Encoded(queries, items, auxiliary)
-
-    def _tables(self) -> Tables:
-        if torch.is_grad_enabled():
-            self._kept = None  # a step may follow, and fused optimizers do not count versions
-            return self.propagated()
-        state = (self._graph, *((table.data_ptr(), table._version) for table in self.parameters()))
-        if self._kept is None or self._kept[0] != state:
-            self._kept = (state, self.propagated())
-        return self._kept[1]
 
 
 def mean_tables(layers: list[Tables]) -> Tables:

@@ -14,7 +14,7 @@ from topshelf import registry
 from topshelf.config import RunConfig
 from topshelf.data import Dataset, load_split, through_refit
 from topshelf.errors import CheckpointError, ConfigError, at_most
-from topshelf.evaluation import Evaluation, evaluate_set
+from topshelf.evaluation import PROTOCOLS, Evaluation, evaluate_set
 from topshelf.models import Model
 from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
@@ -96,6 +96,7 @@ class Fitted:
         valid = {f"ndcg@{self.config.k}": self.valid_score} if refit else self.evaluate(part="valid").to_json()["mean"]
         return {
             "protocol": self.config.evaluate.protocol,
+            "empty": test and test.get("empty", PROTOCOLS[self.config.evaluate.protocol]),
             "k": self.config.k,
             "model": self.config.model.name,
             "loss": None if self.model.is_closed_form else self.config.loss.name,
@@ -182,8 +183,9 @@ def load_model(folder: RunFolder, config: RunConfig, n_users: int, n_items: int)
 
 
 def _outcome(folder: RunFolder, config: RunConfig, n_users: int, n_items: int, state: dict[str, Any]) -> Outcome:
+    model = build_model(config, n_users, n_items)
     try:
-        return Outcome.of(build_model(config, n_users, n_items), state)
+        return Outcome.of(model, state)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{folder.model} does not fit its config, or is damaged: {error}") from None
 
@@ -263,9 +265,9 @@ def answers(fitted: Fitted) -> dict[str, Any]:
     if len(fitted.dataset.split.below):
         state["taken"] = _arrays(fitted.dataset.split.seen("all"))
     device = next(iter(model.state_dict().values())).device
-    queries = model.encode_queries(QuerySet.known(model.n_queries, device))
+    queries, items = model.encode(QuerySet.known(model.n_queries, device))
     if isinstance(queries, torch.Tensor):
-        return {**state, "queries": queries.cpu(), "items": model.encode_items().cpu()}
+        return {**state, "queries": queries.cpu(), "items": items.cpu()}
     return {**state, "learned": _arrays(learned)}
 
 

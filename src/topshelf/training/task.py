@@ -97,7 +97,7 @@ class InteractionsTask:
 def encoded(model: Model, evalset: EvalSet) -> tuple[Queries, Tensor]:
     """The vectors of those who ask, and of all items."""
     assert isinstance(evalset.queries, QuerySet)
-    return model.encode_queries(evalset.queries), model.encode_items()
+    return model.encode(evalset.queries)
 
 
 def validation_score(model: Model, task: Task, k: int) -> float:

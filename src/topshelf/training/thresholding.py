@@ -188,7 +188,7 @@ class ThresholdHook:
         if not self._is_due or self.reads is not None or is_resumed:
             return
         with torch.no_grad():
-            queries, items = model.encode_queries(self.queries), model.encode_items()
+            queries, items = model.encode(self.queries)
             assert isinstance(queries, Tensor)
             table = self.loss.threshold
             table.copy_(self.estimator.refresh(table, queries, items, self.positives, self.loss.k, generator))

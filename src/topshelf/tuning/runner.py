@@ -165,8 +165,7 @@ class Runner:
     def _validate(self, model: Model, k: int) -> float:
         with torch.no_grad():
             everybody = QuerySet.known(model.n_queries, self.device)
-            queries, items = model.encode_queries(everybody), model.encode_items()
-            return ndcg(queries, items, self.parts.valid, self.parts.train, k)
+            return ndcg(*model.encode(everybody), self.parts.valid, self.parts.train, k)
 
     def _trainer(self, config: RunConfig, model: Model) -> Trainer:
         return build_trainer(config, model, self._context, lambda model: self._validate(model, config.k))
