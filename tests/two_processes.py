@@ -24,7 +24,7 @@ from topshelf.thresholds import sampled_thresholds
 
 N_QUERIES, N_ITEMS, PER_QUERY, DIM, K, STEPS, BATCH = 12, 30, 3, 5, 4, 6, 4
 ITEMS = torch.arange(N_QUERIES * PER_QUERY).view(N_QUERIES, PER_QUERY) * 7 % N_ITEMS  # positives of each query
-# What is trained: a loss, how its thresholds move, and the rate (0 where a loss looks at its batch as a whole).
+# What is trained: a loss, how its thresholds are updated, and the rate (0 for a loss whose scope is the batch).
 CASES = {
     "slatk, update_threshold": ("slatk", "update_threshold", 0.5),
     "slatk, rows written": ("slatk", "rows", 0.5),
@@ -39,7 +39,7 @@ COMPILED = ("song_at_k",)
 
 
 class Holder(nn.Module):
-    """A loss two levels down, as in a task inside a module of somebody's framework."""
+    """A loss two levels down, as in a task inside a framework's module."""
 
     def __init__(self, loss: Loss) -> None:
         super().__init__()
@@ -73,19 +73,19 @@ def value(loss: Loss, query: Tensor, scores: Tensor, thresholds: str) -> Tensor:
     if thresholds in ("rows", "copy"):
         write(loss, query, scores, thresholds)
     pair = query.repeat_interleave(PER_QUERY) * PER_QUERY + torch.arange(PER_QUERY).repeat(query.numel())
-    found = loss(positive, scores, owner, query=query, pair=pair, mask=mask)
+    result = loss(positive, scores, owner, query=query, pair=pair, mask=mask)
     if thresholds == "after":
         write(loss, query, scores, "rows")
-    return found
+    return result
 
 
 @torch.no_grad()
 def write(loss: Loss, query: Tensor, scores: Tensor, how: str) -> None:
-    found = sampled_thresholds(torch.zeros(0), scores, torch.zeros(0, dtype=torch.int64), K)
+    kth_best = sampled_thresholds(torch.zeros(0), scores, torch.zeros(0, dtype=torch.int64), K)
     if how == "rows":
-        loss.threshold[query] = found
+        loss.threshold[query] = kth_best
     else:
-        loss.threshold.copy_(loss.threshold.clone().index_put((query,), found))
+        loss.threshold.copy_(loss.threshold.clone().index_put((query,), kth_best))
 
 
 def make(name: str) -> Loss:
@@ -113,8 +113,8 @@ def train(case: str, rank: int | None, *, beside: bool = False, compiled: bool =
     for step in range(STEPS):
         query = queries_of(step, rank)
         optimizer.zero_grad()
-        found = value(loss, query, model(query), thresholds) if beside else model(query, thresholds)
-        found.backward()
+        result = value(loss, query, model(query), thresholds) if beside else model(query, thresholds)
+        result.backward()
         optimizer.step()
     loss.synchronise()  # what was written after the last step
     return {**{f"loss.{key}": x for key, x in loss.state_dict().items()}, "users": ranker.users.data}
@@ -132,7 +132,7 @@ def without_batch(rank: int | None) -> Tensor:
 
 
 def loaded_by_one(rank: int) -> Tensor:
-    """Rank 0 alone reads the checkpoint, as is usual where DistributedDataParallel sends the rest."""
+    """Only rank 0 reads the checkpoint, as is usual where DistributedDataParallel sends the rest."""
     loss = SogCLR(N_QUERIES)
     if rank == 0:
         loss.load_state_dict({"log_g": torch.arange(float(N_QUERIES))})
@@ -141,7 +141,7 @@ def loaded_by_one(rank: int) -> Tensor:
 
 
 def contested(rank: int) -> Tensor:
-    """Both ranks write to query 3: the lowest rank decides. Copies of a loss begin a ledger of their own."""
+    """Both ranks write to query 3: the lowest rank decides. Copies of a loss begin with a new ledger."""
     loss = SLatK(N_QUERIES, K)
     loss.threshold[3] = 10.0 + rank
     loss.synchronise()
@@ -164,7 +164,7 @@ def refused(rank: int) -> str:
 
 
 def alone(rank: int) -> float:
-    """Loss of an evaluation, and of a loss that shares nothing, on one rank only: nobody waits for the other."""
+    """Loss of an evaluation, and of a loss that shares nothing, on one rank only: it does not wait for the other."""
     if rank:
         return 0.0
     query, scores = torch.arange(2), torch.zeros(2, N_ITEMS)
@@ -176,11 +176,11 @@ def alone(rank: int) -> float:
 def main(folder: Path, rank: int) -> None:
     wait = timedelta(seconds=300)
     dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2, timeout=wait)
-    found = {case: train(case, rank) for case in CASES}
-    found |= {f"{case}, beside": train(case, rank, beside=True) for case in CASES}
-    found |= {f"{case}, compiled": train(case, rank, compiled=True) for case in COMPILED}
-    found |= {check.__name__: check(rank) for check in (without_batch, loaded_by_one, contested, refused, alone)}
-    torch.save(found, folder / f"{rank}.pt")
+    results = {case: train(case, rank) for case in CASES}
+    results |= {f"{case}, beside": train(case, rank, beside=True) for case in CASES}
+    results |= {f"{case}, compiled": train(case, rank, compiled=True) for case in COMPILED}
+    results |= {check.__name__: check(rank) for check in (without_batch, loaded_by_one, contested, refused, alone)}
+    torch.save(results, folder / f"{rank}.pt")
     dist.destroy_process_group()
     # When the interpreter ends, gloo's threads abort now and then, without topshelf too (torch 2.13).
     os._exit(0)

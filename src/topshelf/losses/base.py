@@ -175,10 +175,9 @@ class Loss(ModuleForm, Recorded, Tables):
         __call__ = forward  # nn.Module's takes and returns anything
 
     def _check_needs(self, negative: Tensor | None, extras: Extras) -> None:
-        given = {"negative": negative, **extras._asdict()}
         for name in self.needs:
-            is_given = given.get(name) is not None or (name == "log_partition" and negative is not None)
-            if name in given and not is_given:
+            in_place = negative if name in ("negative", "log_partition") else None
+            if getattr(extras, name, in_place) is None and in_place is None and name != "whole_queries":
                 remedy = "one of them" if name == "log_partition" else name
                 raise ConfigError(f"{type(self).__name__} needs {_NEEDS[name]}; pass {remedy}")
 
