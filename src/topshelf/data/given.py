@@ -57,7 +57,7 @@ def read_given(path: Path, *, test: bool = True) -> Split:
 def first_given_rows(path: Path, n: int) -> pl.DataFrame:
     """The first rows of the train part of a ready-made split, as they are in its file."""
     if path.is_dir():
-        names = ("train.parquet", "train.txt", "train.tsv")
+        names = ("train.parquet", "train.tsv", "train.txt")  # as they are looked for when a split is read
         return first_rows(next(path / name for name in names if (path / name).is_file()), n)
     with open_zip(path) as archive:
         return tab_separated(member_bytes(archive, "train.tsv") or b"", f"{path} train.tsv").head(n)

@@ -171,8 +171,9 @@ class Interactions:
         """From a checked table with our column names, such as :func:`read` returns; ids not given are those in it."""
         users = IdMap.sorted_from(table["user"]) if users is None else users
         items = IdMap.sorted_from(table["item"]) if items is None else items
-        extra = {name: table[name].to_numpy() for name in ("weight", "timestamp") if name in table.columns}
-        data = cls.from_indices(users.index(table["user"]), items.index(table["item"]), users, items, **extra)
+        columns = (table[name].to_numpy() if name in table.columns else None for name in ("weight", "timestamp"))
+        weight, timestamp = columns
+        data = cls.from_indices(users.index(table["user"]), items.index(table["item"]), users, items, weight, timestamp)
         return replace(data, notes=notes + replace(data.notes, rows=0 if notes.rows else len(table)))
 
     @classmethod
@@ -205,8 +206,9 @@ class Interactions:
         weight, timestamp = _values("weight", weight, len(rows)), _values("timestamp", timestamp, len(rows))
         order = by_user(rows, len(users))
         indptr = bounds(np.bincount(rows, minlength=len(users)))
-        cols = cols[order]
+        n_rows, cols = len(rows), cols[order]
         weight, timestamp = (None if x is None else x[order] for x in (weight, timestamp))
+        del rows, order  # of millions of rows, each takes as much as the result
         key = np.repeat(np.arange(len(users)) * max(len(items), 1), np.diff(indptr)) + cols
         order = np.argsort(key, kind="stable")  # quick, for users are in order; of equal pairs the first stays first
         key = key[order]
@@ -220,7 +222,7 @@ class Interactions:
             items,
             None if weight is None else weight[first],
             None if timestamp is None else timestamp[first],
-            Notes(repeats=len(rows) - len(first), rows=len(rows)),
+            Notes(repeats=n_rows - len(first), rows=n_rows),
             Events.in_time(indptr, cols, timestamp, weight),
         )
 
