@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from topshelf import registry
 from topshelf.config import class_names, make_config
 from topshelf.errors import CheckpointError, ConfigError
 from topshelf.losses import LOSSES, Loss, SLatK
@@ -164,8 +165,15 @@ def test_what_an_instance_was_made_with_stays_with_a_copy_and_is_not_saved():
     assert model.state_dict().keys() == {"query_vectors", "item_vectors"}
 
 
-def allowed(name, *allow):
-    check_allowed({"model.name": "mf", "loss.name": name}, allow, "runs/a")
+@pytest.fixture(autouse=True)
+def nothing_allowed(monkeypatch):
+    monkeypatch.setattr(registry, "_ALLOWED", set())
+
+
+def allowed(name, *packages):
+    registry._ALLOWED.clear()
+    registry.allow(packages)
+    check_allowed({"model.name": "mf", "loss.name": name}, "runs/a")
 
 
 def test_a_module_that_was_neither_imported_nor_allowed_is_refused_and_stays_unimported(theirs):

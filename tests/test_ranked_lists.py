@@ -18,6 +18,7 @@ from topshelf.evalset import EvalSet
 from topshelf.evaluation import Evaluation, compare, evaluate, evaluate_lists, evaluate_set
 from topshelf.ragged import Ragged
 from topshelf.ranking import top_k
+from vectors import vectors_of
 
 USERS, ITEMS = IdMap(pl.Series(["ann", "bob", "cem", "dee"])), IdMap(pl.Series([10, 20, 30, 40, 50]))
 LISTS = {"ann": [30, 10, 50], "bob": [20], "cem": [40, 50, 10], "dee": [10, 20, 30, 40, 50]}
@@ -116,7 +117,7 @@ def test_the_lists_of_a_recommender_give_the_numbers_of_its_evaluation_to_the_la
     recommender = Recommender(k=10, model="ease").fit("synthetic")
     split = recommender.fitted.dataset.split
     with torch.no_grad():
-        queries, items = recommender.fitted.model.encode()
+        queries, items = vectors_of(recommender.fitted.model)
     nothing = split.train.none()
     ours = evaluate(queries, items, split.test, train=nothing, item_counts=split.train.item_counts)
     theirs = evaluate_lists(

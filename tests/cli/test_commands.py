@@ -114,6 +114,7 @@ def test_a_csv_becomes_a_run_with_its_numbers(folder):
         "users.parquet",
         "items.parquet",
         "checkpoint.safetensors",
+        "artifact.safetensors",
     }
     log = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in log] == [1, 2, 3, 4]

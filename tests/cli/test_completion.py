@@ -18,6 +18,8 @@ from topshelf.config import RunConfig, overrides
 from topshelf.data import DATASETS
 from topshelf.losses import LISTWISE, LOSSES
 from topshelf.models import MODELS
+from topshelf.negatives import NEGATIVES
+from topshelf.training.thresholding import ESTIMATORS
 
 
 @pytest.fixture
@@ -154,7 +156,8 @@ def test_the_settings_of_a_run_are_those_of_its_config():
             assert rows[key].default == field
         else:
             assert rows[key].about == field.description
-            assert rows[key].choices == choices(field.annotation)
+            named = {"negatives.kind": ("auto", *NEGATIVES), "threshold.estimator": tuple(ESTIMATORS)}
+            assert rows[key].choices == named.get(key, choices(field.annotation))
             default = field.default if isinstance(field.default, str | float | int) else None
             assert typed(rows[key].default) == default
 

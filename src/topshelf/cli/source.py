@@ -13,6 +13,12 @@ from topshelf.registry import GIVEN
 
 _PACKAGE = Path(__file__).parents[1]
 _NOTHING = ast.Constant(None)
+# Settings that name a class of a registry, or of the user's own, by section.
+_NAMED = {
+    "negatives": {"kind": ("negatives", "NEGATIVES")},
+    "threshold": {"estimator": ("training.thresholding", "ESTIMATORS")},
+}
+_OTHERS = {"kind": ("auto",)}
 
 
 class Setting(NamedTuple):
@@ -56,6 +62,8 @@ def settings(**chosen: str | None) -> dict[str, Setting]:
             inner = _arguments(package, classes.get(name, ""))
         elif isinstance(kind, ast.ClassDef):
             inner = {key: row for key, _, _, row in _fields("config", kind.name)}
+            for key, registry in _NAMED.get(section, {}).items():
+                inner[key] = inner[key]._replace(choices=(*_OTHERS.get(key, ()), *_registry(*registry)))
         else:
             rows[section] = setting
             continue
