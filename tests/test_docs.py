@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import re
@@ -13,13 +14,22 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.quality import backbones, convergence, every_loss, loss_order, published
+from benchmarks.speed import backbone_cost, scaling
+from benchmarks.studies import concentration, safe_defaults, threshold_accuracy, tuning
 from topshelf.losses import LISTWISE, LOSSES
 from topshelf.models import MODELS
 from topshelf.models.describe import describe
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def result_of(name):
+    """A committed result. Its rows decide what a page must hold: a loss or a model that is not in it needs no row."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
 
 
 def module(path):
@@ -112,13 +122,13 @@ def test_restructured_text_becomes_markdown(generate, rest, expected):
 
 @pytest.mark.parametrize("name", ["published", "searched"])
 def test_the_readmes_tables_are_the_committed_results(name):
-    result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
-    assert module(ROOT / "benchmarks" / "published.py").table(result["rows"]) in (ROOT / "README.md").read_text()
+    result = result_of(name)
+    assert published.table(result["rows"]) in (ROOT / "README.md").read_text()
 
 
 def test_the_effective_n_table_is_the_committed_result():
     page = (ROOT / "docs" / "losses" / "slatk.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / "effective_n.json").read_text())
+    result = result_of("effective_n")
     for row in result["rows"]:
         assert f"| {row['variant']} | {row['valid']:.4f} | {row['test']:.4f} | {row['mean_threshold']:.2f} |" in page
     assert result["date"] in page
@@ -126,14 +136,10 @@ def test_the_effective_n_table_is_the_committed_result():
 
 def test_the_accuracy_of_thresholds_is_the_committed_result():
     page = (ROOT / "docs" / "losses" / "slatk.md").read_text()
-    benchmark = module(ROOT / "benchmarks" / "threshold_accuracy.py")
-    accuracy, quality = (
-        json.loads((ROOT / "benchmarks" / "results" / f"threshold_{name}.json").read_text())
-        for name in ("accuracy", "quality")
-    )
-    for table in benchmark.table(accuracy["rows"]).split("\n\n"):
+    accuracy, quality = (result_of(f"threshold_{name}") for name in ("accuracy", "quality"))
+    for table in threshold_accuracy.table(accuracy["rows"]).split("\n\n"):
         assert table in page
-    assert benchmark.quality_table(quality["rows"]) in page
+    assert threshold_accuracy.quality_table(quality["rows"]) in page
     assert accuracy["date"] in page
     # What the page says of the estimators holds for the users of every state.
     for row in accuracy["rows"]:
@@ -157,6 +163,12 @@ def test_every_link_between_pages_leads_somewhere(page):
             found = page.parent / target if target else page
             assert found.exists(), target
             assert not anchor or anchor in headings(found), f"{target}#{anchor}"
+
+
+@EACH_PAGE
+def test_every_benchmark_a_page_names_can_be_run(page):
+    for name in re.findall(r"python -m (benchmarks\.[\w.]+)", page.read_text()):
+        assert "__main__" in (ROOT / f"{name.replace('.', '/')}.py").read_text(), name
 
 
 @EACH_PAGE
@@ -243,7 +255,7 @@ def test_the_example_in_python_recommends(capsys):
 
 def test_the_speed_table_is_the_committed_result():
     page = (ROOT / "docs" / "speed.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / "training.json").read_text())
+    result = result_of("training")
     assert result["date"] in page
     for found in result["results"]:
         for label, speedup in found["speedup"].items():
@@ -252,22 +264,21 @@ def test_the_speed_table_is_the_committed_result():
 
 def test_the_speed_page_has_the_committed_overheads_and_qualities():
     page = (ROOT / "docs" / "speed.md").read_text()
-    overhead = json.loads((ROOT / "benchmarks" / "results" / "overhead.json").read_text())
+    overhead = result_of("overhead")
     for found in overhead["results"]:
         for label, seconds in found["seconds"].items():
             assert f"| {found['data']} | {label} | {seconds:.4f} | {found['ratio'][label] - 1:+.1%} |" in page
-    convergence = json.loads((ROOT / "benchmarks" / "results" / "convergence.json").read_text())
-    assert module(ROOT / "benchmarks" / "convergence.py").table(convergence["rows"]) in page
+    assert convergence.table(result_of("convergence")["rows"]) in page
 
 
 def test_the_scaling_page_is_the_committed_result():
-    result = json.loads((ROOT / "benchmarks" / "results" / "scaling.json").read_text())
-    assert module(ROOT / "benchmarks" / "scaling.py").figures(result) in (ROOT / "docs" / "scaling.md").read_text()
+    result = result_of("scaling")
+    assert scaling.figures(result) in (ROOT / "docs" / "scaling.md").read_text()
 
 
 def test_the_cost_of_evaluation_is_the_committed_result():
     page = (ROOT / "docs" / "evaluation.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / "evaluation.json").read_text())
+    result = result_of("evaluation")
     assert result["date"] in page
     for found in result["results"]:
         for label, over in found["over_product"].items():
@@ -276,81 +287,70 @@ def test_the_cost_of_evaluation_is_the_committed_result():
 
 def test_the_readmes_speed_is_the_committed_result():
     page = " ".join((ROOT / "README.md").read_text().split())
-    training = json.loads((ROOT / "benchmarks" / "results" / "training.json").read_text())
+    training = result_of("training")
     for found in training["results"]:
         assert f"{found['speedup']['SL@20, exact catalogue']:,.0f}x" in page
-    scaling = json.loads((ROOT / "benchmarks" / "results" / "scaling.json").read_text())
-    assert f"{scaling['results']['runs'][-2]['peak']:.1f} GiB" in page
+    assert f"{result_of('scaling')['results']['runs'][-2]['peak']:.1f} GiB" in page
 
 
 @pytest.mark.parametrize(("name", "rows"), [("every_loss", "rows"), ("loss_order", "runs"), ("concentration", "rows")])
 def test_the_measured_losses_are_the_committed_results(name, rows):
     page = (ROOT / "docs" / "losses" / "measured.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
-    assert module(ROOT / "benchmarks" / f"{name}.py").table(result[rows]) in page
+    result = result_of(name)
+    script = {"every_loss": every_loss, "loss_order": loss_order, "concentration": concentration}[name]
+    assert script.table(result[rows]) in page
     assert result["date"] in page
 
 
 @pytest.mark.parametrize("plan", ["published", "best", "grid"])
 def test_the_measured_models_are_the_committed_results(plan):
     page = (ROOT / "docs" / "models" / "measured.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / f"backbones_{plan}.json").read_text())
-    assert module(ROOT / "benchmarks" / "backbones.py").table(result["rows"], plan) in page
+    result = result_of(f"backbones_{plan}")
+    assert backbones.table(result["rows"], plan) in page
     assert result["date"] in page
 
 
 @pytest.mark.parametrize("name", ["weighting", "backbone_ideas", "backbone_ideas_wide", "blend_size"])
 def test_what_was_tried_for_models_is_the_committed_result(name):
     page = (ROOT / "docs" / "models" / "measured.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
-    script = ROOT / re.search(r"benchmarks/\w+\.py", result["command"])[0]
-    assert module(script).table(result["rows"]) in page
+    result = result_of(name)
+    script = importlib.import_module(re.match(r"python -m (\S+)", result["command"])[1])
+    assert script.table(result["rows"]) in page
     assert result["command"] in page
     assert result["date"] in page
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/models/measured.md"])
 def test_the_best_lists_are_the_committed_results(page):
-    best, blends = (
-        json.loads((ROOT / "benchmarks" / "results" / f"backbones_{plan}.json").read_text())["rows"]
-        for plan in ("best", "blend")
-    )
-    assert module(ROOT / "benchmarks" / "backbones.py").summary(best, blends) in (ROOT / page).read_text()
+    best, blends = (result_of(f"backbones_{plan}")["rows"] for plan in ("best", "blend"))
+    assert backbones.summary(best, blends) in (ROOT / page).read_text()
 
 
 def test_the_study_is_the_committed_result():
     page = (ROOT / "docs" / "tuning.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / "tuning.json").read_text())
-    bench = module(ROOT / "benchmarks" / "tuning.py")
-    assert bench.table(result["rows"]) in page
-    assert bench.verdict(result["study"], result["rows"]) in page
+    result = result_of("tuning")
+    assert tuning.table(result["rows"]) in page
+    assert tuning.verdict(result["study"], result["rows"]) in page
     assert result["command"] in page
     assert result["date"] in page
-    general = json.loads((ROOT / "benchmarks" / "results" / "tuning_general.json").read_text())
+    general = result_of("tuning_general")
     assert f"came to {max(row['score'] or 0 for row in general['study']['trials']):.4f}" in page
 
 
 def test_the_cost_of_models_is_the_committed_result():
     page = (ROOT / "docs" / "models" / "measured.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / "backbone_cost.json").read_text())
-    assert module(ROOT / "benchmarks" / "backbone_cost.py").table(result["results"]) in page
+    result = result_of("backbone_cost")
+    assert backbone_cost.table(result["results"]) in page
     assert result["date"] in page
-    assert set(result["results"][0]["models"]) == {name for name, cls in MODELS.items() if not cls.is_closed_form}
 
 
 def test_the_general_settings_are_the_committed_result():
     page = (ROOT / "docs" / "models" / "measured.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / "safe_defaults.json").read_text())
-    bench = module(ROOT / "benchmarks" / "safe_defaults.py")
-    assert bench.table(result["rows"]) in page
-    assert bench.ratios_table(result["rows"]) in page
+    result = result_of("safe_defaults")
+    assert safe_defaults.table(result["rows"]) in page
+    assert safe_defaults.ratios_table(result["rows"]) in page
     assert result["command"] in page
     assert result["date"] in page
-    for danger in bench.dangers(result["rows"]):
+    for danger in safe_defaults.dangers(result["rows"]):
         assert danger in page
         assert not danger.startswith("ials")
-
-
-def test_every_loss_of_the_registry_was_measured():
-    result = json.loads((ROOT / "benchmarks" / "results" / "every_loss.json").read_text())
-    assert {row["name"] for row in result["rows"]} == {"popularity", *LOSSES}

@@ -1,55 +1,49 @@
 """Backbones, losses and classics compared: each is tuned on validation with the same budget, then measured on test.
 
-    python benchmarks/backbones.py --plan grid [--data NAME,...] [--methods LABEL;...] [--jobs N] [--json FILE]
-    python benchmarks/backbones.py --plan published|best|blend ... [--quick]
+    python -m benchmarks.quality.backbones --plan grid [--data NAME ...] [--methods LABEL ...] [--jobs 2] [--json FILE]
+    python -m benchmarks.quality.backbones --plan published|best|blend ... [--quick]
 
 ``grid``: MF, LightGCN and XSimGCL with BPR, SL, PSL and SL@20, d 64, trained on train alone, as the paper's tables are.
-``published``: both graph backbones on Health with the settings of the paper (pairs of 1024, its optima; XSimGCL by both
-variants and all its weights), no search; which of them comes to the published figures.
+``published``: both graph backbones on Health with the settings of the paper (pairs of 1024, its optima; XSimGCL with
+both variants and all its weights), no search; which of them reaches the published figures.
 ``best``: the classics and our best, every one refitted on train + validation once its settings are chosen; on the small
 datasets also ours with the softmax loss.
 ``blend``: weighted sums (``topshelf blend``) of the four models that validation put first in a file of ``best``
 (``--rows``).
 Settings are searched by ``topshelf tune`` on the validation split of seed 10: the same number of trials for every
-method, but for ``TRIALS`` below; TPE, the first trial with the settings below. The test part is looked at once, after
+method, but for ``TRIALS`` below; TPE, the first trial with the settings below. The test part is measured once, after
 that, with the seeds 0, 1, ...: each has its own validation split, to choose its epoch on, and its own start. Both
-protocols are in the file. All losses but BPR look at all items. PSL needs every pair of a positive and an item, so a
-trial of it takes as long as ten of SL's; BPR and PSL have half the patience of the others. What FILE holds already is
-not made again. ``--quick``: two trials of four epochs, one seed, one dataset.
+protocols are in the file. All losses but BPR use all items. PSL needs every pair of a positive and an item, so a trial
+of it takes as long as ten of SL's; BPR and PSL have half the patience of the others. Rows that FILE holds already are
+not made again. ``--quick``: two trials of four epochs, one seed, one dataset, two methods.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import record
-import torch
-
+from benchmarks.harness import ELECTRONIC, FOOD, HEALTH, MOVIELENS, RESULTS, Benchmark, Row, each, held
+from benchmarks.harness import table as table_of
+from benchmarks.trained import METRIC, TEST_AT_20
 from topshelf.blending import blend
 from topshelf.config import RunConfig, assemble, merged
 from topshelf.training import fit
 from topshelf.tuning import tune
 
-METRIC = "ndcg@20"
-RESULTS = Path(__file__).parent / "results"
 TUNING_SEED = 10
-BLEND, BLENDED = "blend of the first four", 4  # benchmarks/blend_size.py
-HEALTH, ELECTRONIC = "amazon2014-health", "amazon2014-electronic"
-MOVIELENS, FOOD = "movielens-100k", "food"
+BLEND, BLENDED = "blend of the first four", 4  # benchmarks/studies/blend_size.py
 SMALL = (HEALTH, MOVIELENS)
 DATA = (HEALTH, ELECTRONIC, MOVIELENS, FOOD)
 
 RATES, BATCHES = (0.01, 0.03, 0.1), (256, 512, 2048)
 TEMPERATURES = (0.15, 0.2, 0.225, 0.25)
 # Of each loss: where its search begins, and what is searched.
-LOSSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+LOSSES: dict[str, tuple[Row, Row]] = {
     "bpr": (
         {"train": {"order": "pair", "batch_size": 2048, "learning_rate": 0.003, "weight_decay": 1e-5}},
         {"train.learning_rate": (0.001, 0.003, 0.01, 0.1), "train.weight_decay": (1e-6, 1e-5, 1e-4)},
@@ -93,8 +87,8 @@ class Method:
     label: str
     model: str
     loss: str = "slatk"
-    first: dict[str, Any] = field(default_factory=dict)
-    ranges: dict[str, Any] = field(default_factory=dict)
+    first: Row = field(default_factory=dict)
+    ranges: Row = field(default_factory=dict)
     data: tuple[str, ...] = DATA
 
 
@@ -115,7 +109,7 @@ def of_grid(model: str, loss: str) -> Method:
     Its contrast wants many steps: by batches of users it was still rising after all epochs.
     """
     first, ranges = LOSSES[loss]
-    own: dict[str, Any] = {"model": {"dim": 64}}
+    own: Row = {"model": {"dim": 64}}
     if model == "xsimgcl":
         own["model"] |= {"weight": 0.05, "variant": "slatk"}
         ranges = {**ranges, "model.weight": (0.05, 0.1, 0.2), "model.variant": ("reference", "slatk")}
@@ -135,7 +129,7 @@ def of_best(model: str, loss: str, rate: float, rates: tuple[float, ...]) -> Met
     return Method(f"{NAMES[model]} {LOSS_NAMES[loss]}", model, loss, first, ranges, data)
 
 
-def of_paper(label: str, model: str, loss: str, rate: float, loss_settings: dict[str, Any], **own: Any) -> Method:
+def of_paper(label: str, model: str, loss: str, rate: float, loss_settings: Row, **own: Any) -> Method:
     """The optimum of the paper's appendix for Health; where it draws 1000 items, all are taken, scaled to 1000."""
     first = {
         "model": {"dim": 64, **own},
@@ -191,7 +185,7 @@ BEST_PATIENCE = {HEALTH: 5, MOVIELENS: 5, ELECTRONIC: 3, FOOD: 3}
 BEST_SEEDS: dict[str, tuple[int, ...]] = {HEALTH: (0, 1, 2), MOVIELENS: (0, 1, 2), ELECTRONIC: (0,), FOOD: (0,)}
 # Where a search begins on one dataset: few trials make that matter. XSimGCL's are the paper's optima. That wide vectors
 # suit Food was seen by hand, on the validation splits of seeds 20 and 21.
-FIRST: dict[tuple[str, str], dict[str, Any]] = {
+FIRST: dict[tuple[str, str], Row] = {
     (HEALTH, "XSimGCL SL@20"): {"loss": {"tau_weight": 1.5}},
     (HEALTH, "XSimGCL SL"): {"train": {"learning_rate": 0.1}},
     (FOOD, "MF SL@20"): {"model": {"dim": 1024}},
@@ -242,7 +236,7 @@ PLANS = {
 
 @dataclass(frozen=True)
 class Task:
-    """One method on one dataset, in a process of its own."""
+    """One method on one dataset."""
 
     plan: str
     data: str
@@ -252,16 +246,12 @@ class Task:
     seeds: tuple[int, ...]
 
 
-def config(task: Task, seed: int, more: dict[str, Any]) -> RunConfig:
-    method = task.method
-    plan = PLANS[task.plan]
+def config(task: Task, seed: int, more: Row) -> RunConfig:
+    method, plan = task.method, PLANS[task.plan]
     patience = plan.patience[task.data]
     if method.loss in ("bpr", "psl"):  # which take ten times as long
         patience = (patience + 1) // 2
-    fixed = {
-        "train": {"epochs": task.epochs, "patience": patience, "refit": plan.refit},
-        "evaluate": {"auc": False, "cutoffs": [20]},
-    }
+    fixed = merged(TEST_AT_20, {"train": {"epochs": task.epochs, "patience": patience, "refit": plan.refit}})
     if task.data == MOVIELENS and method.loss == "slatk":
         fixed["negatives"] = {"effective_n": 200}
     first = merged(method.first, FIRST.get((task.data, method.label), {}))
@@ -269,125 +259,115 @@ def config(task: Task, seed: int, more: dict[str, Any]) -> RunConfig:
     return assemble(data=task.data, model=method.model, loss=method.loss, k=20, seed=seed, more=values)
 
 
-def measure(task: Task) -> dict[str, Any]:
-    torch.set_num_threads(1)
+def measure(task: Task) -> Row:
     method, started = task.method, time.perf_counter()
-    row: dict[str, Any] = {"data": task.data, "method": method.label, "trials": 0, "settings": {}}
-    nested: dict[str, Any] = {}
+    row: Row = {"data": task.data, "method": method.label, "trials": 0, "settings": {}}
+    nested: Row = {}
     if task.trials and method.model != "popularity":  # which has nothing to tune
-        found = tune(config(task, TUNING_SEED, {}), trials=task.trials, ranges=method.ranges)
-        assert found.best is not None
+        study = tune(config(task, TUNING_SEED, {}), trials=task.trials, ranges=method.ranges)
+        assert study.best is not None
         row |= {
             "trials": task.trials,
-            "settings": found.best.settings,
-            "valid": found.best.score,
-            "valid_of_first": None if found.default is None else found.default.score,
-            "budget": str(found.budget),
+            "settings": study.best.settings,
+            "valid": study.best.score,
+            "valid_of_first": None if study.default is None else study.default.score,
+            "budget": str(study.budget),
         }
-        nested = by_section(found.best.settings)
+        nested = by_section(study.best.settings)
     runs = []
     for seed in task.seeds:
         fitted = fit(config(task, seed, nested))
         protocols = ("standard",) if PLANS[task.plan].refit else ("standard", "paper")
         scores = {protocol: fitted.evaluate(protocol, (20,)).mean()[METRIC] for protocol in protocols}
-        chosen: dict[str, Any] = {"epoch": fitted.best_epoch, "valid": fitted.valid_score}
+        chosen: Row = {"epoch": fitted.best_epoch, "valid": fitted.valid_score}
         runs.append({"seed": seed, **chosen, "seconds": round(fitted.seconds, 1), **scores})
     row |= {"runs": runs, "seconds": round(time.perf_counter() - started, 1)}
     print(task.data, method.label, row["settings"], [round(run["standard"], 4) for run in runs], flush=True)
     return row
 
 
-def by_section(settings: dict[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
+def by_section(settings: Row) -> Row:
+    nested: Row = {}
     for name, value in settings.items():
         section, _, key = name.partition(".")
         nested.setdefault(section, {})[key] = value
     return nested
 
 
-def measure_blend(task: Task, parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sum of these rows of ``best``, each with the settings that were chosen for it."""
-    torch.set_num_threads(1)
+def measure_blend(task: Task, file: Path) -> Row:
+    """The sum of the first rows of ``best``, each with the settings that were chosen for it."""
+    parts = ranked(file, task.data)[:BLENDED]
     methods, started, runs = {method.label: method for method in PLANS["best"].methods}, time.perf_counter(), []
     for seed in task.seeds:
         fitted = [
             fit(config(replace(task, method=methods[part["method"]]), seed, by_section(part["settings"])))
             for part in parts
         ]
-        found = blend(fitted)
-        scores = {"standard": found.evaluate("standard", (20,)).mean()[METRIC]}  # the paper's is of models not refitted
-        weights = found.config.model.settings["weights"]
-        runs.append({"seed": seed, "epoch": 0, "weights": weights, "valid": found.valid_score, **scores})
+        blended = blend(fitted)
+        score = blended.evaluate("standard", (20,)).mean()[METRIC]  # the paper's protocol is for models not refitted
+        weights = blended.config.model.settings["weights"]
+        runs.append({"seed": seed, "epoch": 0, "weights": weights, "valid": blended.valid_score, "standard": score})
     names = [part["method"] for part in parts]
     print(task.data, names, [(run["weights"], round(run["standard"], 4)) for run in runs], flush=True)
-    return {
-        "data": task.data,
-        "method": BLEND,
-        "parts": names,
-        "runs": runs,
-        "seconds": round(time.perf_counter() - started, 1),
-    }
+    seconds = round(time.perf_counter() - started, 1)
+    return {"data": task.data, "method": BLEND, "parts": names, "runs": runs, "seconds": seconds}
 
 
-def table(rows: list[dict[str, Any]], plan: str) -> str:
+def table(rows: list[Row], plan: str) -> str:
     """Means over seeds of test NDCG@20: the grid by backbone and loss, the others by method and dataset."""
-    found = {(row["data"], row["method"]): row for row in rows}
+    by_place = {(row["data"], row["method"]): row for row in rows}
     if plan == "grid":
-        return _grid(found)
+        return _grid(by_place)
     methods = [method.label for method in PLANS[plan].methods]
-    data = [name for name in DATA if any((name, method) in found for method in methods)]
+    data = [name for name in DATA if any((name, method) in by_place for method in methods)]
     protocols = ("standard",) if plan in ("best", "blend") else ("paper", "standard")
-    heads = [f"{name}, `{protocol}`" for name in data for protocol in protocols]
-    lines = [f"| method | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
-    for method in methods[::-1] if plan == "best" else methods:
-        cells = [_cell(found.get((name, method)), protocol) for name in data for protocol in protocols]
-        if any(cells):
-            lines.append(f"| {method} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def summary(best: list[dict[str, Any]], blends: list[dict[str, Any]]) -> str:
-    """A row a dataset: the classic that *test* puts first, the trained model that validation chooses, and the blend."""
+    places = [(name, protocol) for name in data for protocol in protocols]
     lines = [
-        "| data | the best classic | the trained model that validation chooses | the blend | over the best classic |",
-        "|---" * 5 + "|",
+        [method, *(_cell(by_place.get((name, method)), protocol) for name, protocol in places)]
+        for method in (methods[::-1] if plan == "best" else methods)
     ]
+    heads = ["method", *(f"{name}, `{protocol}`" for name, protocol in places)]
+    return table_of(heads, [cells for cells in lines if any(cells[1:])])
+
+
+def summary(best: list[Row], blends: list[Row]) -> str:
+    """One row per dataset: the classic that *test* puts first, the trained model that validation chooses, the blend."""
+    lines = []
     classics = {method.label for method in CLASSICS}
     for row in sorted(blends, key=lambda row: DATA.index(row["data"])):
         own = [other for other in best if other["data"] == row["data"]]
         classic = max((other for other in own if other["method"] in classics), key=_standard)
         trained = max((other for other in own if other["method"] not in classics), key=lambda other: other["valid"])
         shown = [f"{_standard(other):.4f} ({other['method']})" for other in (classic, trained)]
-        gain = _standard(row) / _standard(classic) - 1
-        lines.append(f"| {row['data']} | {' | '.join(shown)} | {_standard(row):.4f} | {gain:+.1%} |")
-    return "\n".join(lines)
+        lines.append([row["data"], *shown, f"{_standard(row):.4f}", f"{_standard(row) / _standard(classic) - 1:+.1%}"])
+    trained_head = "the trained model that validation chooses"
+    return table_of(("data", "the best classic", trained_head, "the blend", "over the best classic"), lines)
 
 
-def _standard(row: dict[str, Any]) -> float:
+def _standard(row: Row) -> float:
     return mean(row, "standard")
 
 
-def _grid(found: dict[tuple[str, str], dict[str, Any]]) -> str:
-    """One row a dataset, protocol and backbone, one column a loss, and what SL@20 adds to SL."""
+def _grid(by_place: dict[tuple[str, str], Row]) -> str:
+    """One row per dataset, protocol and backbone, one column per loss, and the gain of SL@20 over SL."""
     losses = list(LOSS_NAMES.values())
-    lines = [f"| data | protocol | backbone | {' | '.join(losses)} | SL@20 over SL |", "|---" * 8 + "|"]
+    lines = []
     for data in SMALL:
         for protocol in ("paper", "standard"):
             for backbone in ("MF", "LightGCN", "XSimGCL"):
-                own = [found.get((data, f"{backbone} {loss}")) for loss in losses]
+                own = [by_place.get((data, f"{backbone} {loss}")) for loss in losses]
                 if own[1] is None or own[3] is None:
                     continue
                 gain = mean(own[3], protocol) / mean(own[1], protocol) - 1
-                cells = " | ".join(_cell(row, protocol) for row in own)
-                lines.append(f"| {data} | {protocol} | {backbone} | {cells} | {gain:+.1%} |")
-    return "\n".join(lines)
+                lines.append([data, protocol, backbone, *(_cell(row, protocol) for row in own), f"{gain:+.1%}"])
+    return table_of(("data", "protocol", "backbone", *losses, "SL@20 over SL"), lines)
 
 
-def _cell(row: dict[str, Any] | None, protocol: str) -> str:
+def _cell(row: Row | None, protocol: str) -> str:
     return "" if row is None else f"{mean(row, protocol):.4f}"
 
 
-def mean(row: dict[str, Any], protocol: str) -> float:
+def mean(row: Row, protocol: str) -> float:
     return statistics.mean(run[protocol] for run in row["runs"])
 
 
@@ -395,56 +375,47 @@ def _trials(plan: Plan, data: str, method: Method) -> int:
     return TRIALS.get((data, method.label), plan.trials[data])
 
 
-def ranked(file: Path, data: str) -> list[dict[str, Any]]:
-    """The rows of a dataset by validation scores, best first; of each model one, with its better loss."""
-    own = [row for row in record.held(file) if row["data"] == data and "valid" in row]
+def ranked(file: Path, data: str) -> list[Row]:
+    """The rows of a dataset by validation score, best first; one per model, with its better loss."""
+    own = [row for row in held(file) if row["data"] == data and "valid" in row]
     wanted = {method.label for method in PLANS["best"].methods if data in method.data}
     missing = wanted - {"popularity"} - {row["method"] for row in own}
     if missing:
         raise SystemExit(f"{file} must hold every method of best on {data}; it lacks {', '.join(sorted(missing))}")
     models = {method.label: method.model for method in PLANS["best"].methods}
-    best: dict[str, dict[str, Any]] = {}
+    best: dict[str, Row] = {}
     for row in sorted(own, key=lambda row: -row["valid"]):
         best.setdefault(models[row["method"]], row)
     return list(best.values())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plan", choices=PLANS, default="grid")
-    parser.add_argument("--data", help="names, with commas between")
-    parser.add_argument("--methods", help="labels, with semicolons between")
-    parser.add_argument("--rows", type=Path, default=RESULTS / "backbones_best.json", help="of best; for blend")
-    parser.add_argument("--jobs", type=int, default=2, help="methods at once, one thread each")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
+    benchmark = Benchmark(__spec__.name, __doc__, data=DATA, jobs=2)
+    add = benchmark.parser.add_argument
+    add("--plan", choices=PLANS, default="grid")
+    add("--methods", nargs="+", metavar="LABEL", help="default: all of the plan")
+    add("--rows", type=Path, default=RESULTS / "backbones_best.json", help="of best; for blend")
+    options = benchmark.parse()
     plan = PLANS[options.plan]
     known = [method.label for method in plan.methods]
-    data = options.data.split(",") if options.data else plan.data[-1:] if options.quick else plan.data
-    labels = options.methods.split(";") if options.methods else known
-    record.check_names(parser, "--data", data, plan.data)
-    record.check_names(parser, "--methods", labels, known)
-    record.check_quick(parser, options)
-    rows = record.held(options.json)
+    labels = options.methods or (known[:2] if options.quick else known)
+    data = plan.data if options.data == list(DATA) else options.data
+    benchmark.check("--data", data, plan.data)
+    benchmark.check("--methods", labels, known)
+    rows = benchmark.held()
     done = {(row["data"], row["method"]) for row in rows}
     tasks = [
         Task(options.plan, name, method, min(2, plan.trials[name]), 4, (0,))
         if options.quick
         else Task(options.plan, name, method, _trials(plan, name, method), plan.epochs[name], plan.seeds[name])
-        for name in data
+        for name in (plan.data[-1:] if options.quick else data)
         for method in plan.methods
         if method.label in labels and name in method.data and (name, method.label) not in done
     ]
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        if options.plan == "blend":
-            waiting = [pool.submit(measure_blend, task, ranked(options.rows, task.data)[:BLENDED]) for task in tasks]
-        else:
-            waiting = [pool.submit(measure, task) for task in tasks]
-        for waited in as_completed(waiting):
-            rows.append(waited.result())
-            command = f"python benchmarks/backbones.py --plan {options.plan}{' --quick' if options.quick else ''}"
-            record.write(options.json, command, rows=rows)
+    measured = partial(measure_blend, file=options.rows) if options.plan == "blend" else measure
+    for row in each(measured, tasks, options.jobs):
+        rows.append(row)
+        benchmark.write(protocol=["standard", "paper"], rows=rows)
     print(table(rows, options.plan))
 
 

@@ -1,39 +1,35 @@
-"""NDCG@20 against wall-clock: topshelf's SL@20 beside iALS, EASE and a plain SL@20, from the same 90% of train.
+"""NDCG@20 against wall-clock: topshelf's SL@20 against iALS, EASE and a plain SL@20, from the same 90% of train.
 
-    python benchmarks/quality_time.py [--quick] [--data NAME ...] [--methods NAME ...] [--seeds 0 1 2]
-                                      [--search] [--json FILE] [--plot DIR]
+    python -m benchmarks.quality.quality_time [--quick] [--data NAME ...] [--methods NAME ...] [--seeds 0 1 2]
+        [--search] [--json FILE] [--plot DIR]
 
-Every run has a process of its own. The clock starts when the data are in memory and the libraries imported; it runs
-while anything is built, compiled or trained, and stands while quality is measured, validation included. NDCG@20 is that
-of the ``standard`` protocol on the test part. "Reached" is the first measured point at or above the published figure;
-the point to keep is chosen on validation. Nothing is refitted.
+Every run has a new process. The clock starts when the data are in memory and the libraries imported; it runs while
+anything is built, compiled or trained, and stops while quality is measured, validation included. NDCG@20 is that of the
+``standard`` protocol on the test part. "Reached" is the first measured point at or above the published figure; the
+point to keep is chosen on validation. Nothing is refitted.
 
     topshelf         MF, SL@20, exact catalogue, the settings shipped for the dataset, early stopping as shipped
     ials             implicit's AlternatingLeastSquares with 64 factors, all cores, 30 iterations
     ials256          the same with 256 factors and the settings chosen for 64
     ease             topshelf's closed form
-    plain            SL@20 as the paper trains it, and its settings: 1024 shuffled pairs, 1000 uniform negatives a pair,
-                     a (1024, 1000, 64) gather, autograd, dense Adam, exact thresholds every T epochs; stopped at a cap
+    plain            SL@20 as the paper trains it, and its settings: 1024 shuffled pairs, 1000 uniform negatives per
+                     pair, a (1024, 1000, 64) gather, autograd, dense Adam, exact thresholds every T epochs; stopped
+                     at a cap
 
 ``--search`` chooses the settings of iALS and EASE on validation instead (splits of seeds 10, 11, ...; test-blind), and
 keeps the trials in the JSON; runs take the winners from benchmarks/results/quality_time.json. A file given to
 ``--json`` is updated: only what was run is replaced. ``--methods`` without a name runs nothing: table and plot show
-what the file holds.
+the content of the file. ``--quick``: Health, one seed, a few epochs.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import multiprocessing
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from importlib import metadata
 from itertools import product
 from pathlib import Path
@@ -45,6 +41,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.harness import ELECTRONIC, GOWALLA, HEALTH, RESULTS, Benchmark, Row, apart, held, mean_and_spread, today
+from benchmarks.harness import line as line_of
+from benchmarks.harness import table as table_of
+from benchmarks.trained import PAPER, trainer, vectors
 from topshelf.config import assemble
 from topshelf.data import load_split
 from topshelf.errors import ConfigError
@@ -54,12 +54,12 @@ from topshelf.ragged import Ragged, merge
 from topshelf.ranking import Queries
 from topshelf.thresholds import exact_thresholds
 from topshelf.training.batches import stream
-from topshelf.training.build import build_model, build_objective, resolve
+from topshelf.training.build import build_model, resolve
 from topshelf.training.trainer import Trainer
 
 K = 20
 # NDCG@20 of MF with SL@20 in the paper's tables.
-PUBLISHED = {"amazon2014-health": 0.1390, "amazon2014-electronic": 0.0590, "gowalla": 0.1709}
+PUBLISHED = {HEALTH: 0.1390, ELECTRONIC: 0.0590, GOWALLA: 0.1709}
 LABELS = {
     "topshelf": "topshelf SL@20, d = 64",
     "ials": "iALS, d = 64",
@@ -67,23 +67,21 @@ LABELS = {
     "ease": "EASE",
     "plain": "plain SL@20, d = 64",
 }
-# Learning rate, tau, tau_w and T_beta: the paper's optima of MF with SL@20.
-PAPER = {
-    "amazon2014-health": (0.1, 0.2, 2.5, 5),
-    "amazon2014-electronic": (0.01, 0.2, 2.25, 20),
-    "gowalla": (0.01, 0.1, 1.0, 20),
-}
-CAPS = {"amazon2014-health": 60, "amazon2014-electronic": 30, "gowalla": 30}  # seconds of the plain reference
+CAPS = {HEALTH: 60, ELECTRONIC: 30, GOWALLA: 30}  # seconds of the plain reference
 ITERATIONS = 30  # of iALS
 FACTORS = {"ials": 64, "ials256": 256}
 # The best regularization of iALS grows with alpha, so the grid is one of their ratio.
 ALPHAS, RATIOS = (2.0, 5.0, 15.0, 50.0, 150.0, 500.0), (1.5, 3.0, 6.0, 12.0)
 L2 = (30.0, 100.0, 200.0, 300.0, 500.0, 1000.0, 2000.0, 4000.0)
-RESULT = Path(__file__).parent / "results" / "quality_time.json"
+RESULT = RESULTS / "quality_time.json"
+HEADS = (
+    *("data", "method", "seconds to the published", "test NDCG@20", "its seconds", "all seconds", "epochs", "seeds"),
+    "date",
+)
 
 
 class Clock:
-    """Seconds of training, by the wall and of the processor; it stands inside ``paused``."""
+    """Seconds of training, of the wall clock and of the processor; it stops inside ``paused``."""
 
     def __init__(self) -> None:
         self._before, self._started = (0.0, 0.0), self._now()
@@ -102,7 +100,7 @@ class Clock:
 
     @property
     def cpu_seconds(self) -> float:
-        """Far from the number of cores times the wall's: the run was disturbed, or is not parallel."""
+        """Far from the wall clock times the number of cores: the run was disturbed, or is not parallel."""
         return self._both()[1]
 
     @contextmanager
@@ -113,14 +111,14 @@ class Clock:
 
 
 class Curve:
-    """What a run was worth at chosen moments; to measure it costs no time of the clock."""
+    """The quality of a run at chosen moments; measuring it does not count as training time."""
 
     def __init__(self, data: str, seed: int) -> None:
         self.split = load_split(data, seed=seed).split
         parts = (self.split.train, self.split.valid, self.split.test)
         self.train, self.valid, self.test = (part.ragged() for part in parts)
         self.seen = merge(self.train, self.valid)
-        self.points: list[dict[str, Any]] = []
+        self.points: list[Row] = []
         self.start()
 
     def start(self) -> None:
@@ -131,7 +129,7 @@ class Curve:
             return ndcg(queries, items, self.valid, self.train, K)
 
     def add(self, epoch: float, queries: Queries, items: Tensor, valid: float | None) -> None:
-        """Test NDCG@20, which is the ``standard`` protocol's: train and validation masked, empty users left out."""
+        """Test NDCG@20 of the ``standard`` protocol: train and validation masked, users without test items skipped."""
         with self.clock.paused() as seconds, torch.no_grad():
             test = ndcg(queries, items, self.test, self.seen, K)
         point = {"seconds": round(seconds, 4), "epoch": round(epoch, 3), "test": round(test, 6)}
@@ -140,7 +138,7 @@ class Curve:
     def measure(self, epoch: float, queries: Queries, items: Tensor) -> None:
         self.add(epoch, queries, items, self.validate(queries, items))
 
-    def outcome(self, settings: dict[str, Any]) -> dict[str, Any]:
+    def outcome(self, settings: Row) -> Row:
         spent = {"seconds": round(self.clock.seconds, 4), "cpu_seconds": round(self.clock.cpu_seconds, 4)}
         return {"settings": settings, **spent, "curve": self.points}
 
@@ -159,10 +157,9 @@ class Watching:
     def on_step(self, trainer: Trainer) -> None:
         pass
 
-    def on_epoch(self, trainer: Trainer, record: dict[str, Any]) -> None:
+    def on_epoch(self, trainer: Trainer, record: Row) -> None:
         if "valid" in record or record["epoch"] <= 10:
-            with torch.no_grad():
-                self.curve.add(record["epoch"], *trainer.model.encode(), record.get("valid"))
+            self.curve.add(record["epoch"], *vectors(trainer.model), record.get("valid"))
 
     def wants_to_stop(self) -> bool:
         return False
@@ -174,25 +171,19 @@ def start_of(data: str, seed: int, n_users: int, n_items: int) -> Model:
     return build_model(resolve(assemble(data=data, model="mf", loss="slatk", k=K)), n_users, n_items)
 
 
-def topshelf(data: str, seed: int, quick: bool) -> dict[str, Any]:
+def topshelf(data: str, seed: int, quick: bool) -> Row:
     more = {"train": {"epochs": 10}} if quick else {}
     config = resolve(assemble(data=data, model="mf", loss="slatk", k=K, seed=seed, more=more))
     curve = Curve(data, seed)
-
-    def validate(model: Model) -> float:
-        return curve.validate(*model.encode())
-
     curve.start()
-    model = start_of(data, seed, curve.split.n_users, curve.split.n_items)
-    objective = build_objective(config, model, curve.train)
-    trainer = Trainer(objective, curve.train, config.train, threshold=config.threshold, seed=seed, validate=validate)
-    trainer.run(Watching(curve))
+    trained = trainer(config, curve.train, curve.split.n_items, lambda model: curve.validate(*vectors(model)))
+    trained.run(Watching(curve))
     return curve.outcome(config.model_dump(mode="json"))
 
 
 def winner(data: str, method: str) -> dict[str, float]:
-    """The best settings of a committed ``--search``; EASE without one has those that ship."""
-    searches = json.loads(RESULT.read_text(encoding="utf-8"))["searches"]
+    """The best settings of a committed ``--search``; EASE without one has the shipped ones."""
+    searches = held(RESULT, "searches")
     if method in searches.get(data, {}):
         return dict(searches[data][method]["best"])
     if method == "ease":
@@ -223,7 +214,7 @@ def fit_ials(
     model.fit(matrix_of(curve.train, curve.split.n_items), show_progress=False, callback=callback)
 
 
-def ials(data: str, seed: int, quick: bool, method: str = "ials") -> dict[str, Any]:
+def ials(data: str, seed: int, quick: bool, method: str = "ials") -> Row:
     curve = Curve(data, seed)
     settings = {"factors": FACTORS[method], **winner(data, "ials")}
     iterations = 3 if quick else ITERATIONS
@@ -236,11 +227,11 @@ def ials(data: str, seed: int, quick: bool, method: str = "ials") -> dict[str, A
     return curve.outcome({**settings, "iterations": iterations, "implicit": metadata.version("implicit")})
 
 
-def ials256(data: str, seed: int, quick: bool) -> dict[str, Any]:
+def ials256(data: str, seed: int, quick: bool) -> Row:
     return ials(data, seed, quick, "ials256")
 
 
-def ease(data: str, seed: int, quick: bool) -> dict[str, Any]:  # noqa: ARG001  one fit is quick enough
+def ease(data: str, seed: int, quick: bool) -> Row:  # noqa: ARG001  one fit is quick enough
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # refuse what this machine cannot hold
     more = {"model": {"memory": memory, **winner(data, "ease")}}
     config = resolve(assemble(data=data, model="ease", seed=seed, more=more))
@@ -252,7 +243,7 @@ def ease(data: str, seed: int, quick: bool) -> dict[str, Any]:  # noqa: ARG001  
     except ConfigError as error:
         return {"settings": settings, "refused": str(error), "seconds": 0.0, "curve": []}
     model.fit(curve.train)
-    curve.measure(1, *model.encode())
+    curve.measure(1, *vectors(model))
     return curve.outcome(settings)
 
 
@@ -275,7 +266,7 @@ def plain_loss(
     return (weight * ((scores - positive.unsqueeze(1)) / tau).logsumexp(1)).mean()
 
 
-def plain(data: str, seed: int, quick: bool) -> dict[str, Any]:
+def plain(data: str, seed: int, quick: bool) -> Row:
     rate, tau, tau_weight, every = PAPER[data]
     cap, batch, n_negatives = CAPS[data], 1024, 1000
     curve = Curve(data, seed)
@@ -313,7 +304,7 @@ def plain(data: str, seed: int, quick: bool) -> dict[str, Any]:
     return curve.outcome(dict(zip(names, (*PAPER[data], cap), strict=True)))
 
 
-METHODS: dict[str, Callable[[str, int, bool], dict[str, Any]]] = {
+METHODS: dict[str, Callable[[str, int, bool], Row]] = {
     "topshelf": topshelf,
     "ials": ials,
     "ials256": ials256,
@@ -322,7 +313,7 @@ METHODS: dict[str, Callable[[str, int, bool], dict[str, Any]]] = {
 }
 
 
-def search(data: str, method: str) -> dict[str, Any]:
+def search(data: str, method: str) -> Row:
     """Validation NDCG@20 of every setting of the grid: its best iteration, mean over the validation splits."""
     seeds = (10,) if method == "ease" or data == "gowalla" else (10, 11, 12)
     trials = []
@@ -356,70 +347,54 @@ def trial(data: str, method: str, settings: dict[str, float], seed: int) -> floa
             curve.split.n_items,
         )
         model.fit(curve.train)
-        return curve.validate(*model.encode())
+        return curve.validate(*vectors(model))
     fit_ials(curve, {"factors": FACTORS["ials"], **settings}, seed, ITERATIONS, watch)
     return max(scores)
 
 
-def in_own_process(call: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Nothing compiled, cached or allocated by one run serves the next, and its memory is given back."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(call, *arguments).result()
-
-
-def best_point(run: dict[str, Any]) -> dict[str, Any]:
+def best_point(run: Row) -> Row:
     """The point that validation chooses, the first of equals."""
     return max((point for point in run["curve"] if "valid" in point), key=lambda point: point["valid"])
 
 
-def seconds_to(run: dict[str, Any], target: float) -> float | None:
+def seconds_to(run: Row, target: float) -> float | None:
     """Seconds at the first measured point that is at or above the target."""
     return next((point["seconds"] for point in run["curve"] if point["test"] >= target), None)
 
 
-HEAD = (
-    "| data | method | seconds to the published | test NDCG@20 | its seconds | all seconds | epochs | seeds | date |\n"
-    "|---|---|---|---|---|---|---|---|---|"
-)
-
-
-def table(results: dict[str, Any]) -> str:
+def table(results: Row) -> str:
     """The table of docs/quality-time.md; a test keeps it equal to the committed result."""
-    lines = [HEAD]
-    for data in PUBLISHED:
-        found = results.get(data, {})
-        lines += [line(data, method, found[method]) for method in LABELS if method in found]
-    return "\n".join(lines)
+    places = [(data, method) for data in PUBLISHED for method in LABELS if method in results.get(data, {})]
+    return table_of(HEADS, [cells(data, method, results[data][method]) for data, method in places])
 
 
-def line(data: str, method: str, entry: dict[str, Any]) -> str:
+def cells(data: str, method: str, entry: Row) -> list[str]:
     runs, date = entry["runs"], entry["date"]
     if "refused" in runs[0]:
-        return f"| {data} | {LABELS[method]} | does not fit: {runs[0]['refused'].split(';')[0]} | | | | | | {date} |"
+        return [data, LABELS[method], f"does not fit: {runs[0]['refused'].split(';')[0]}", *[""] * 5, date]
     chosen = [best_point(run) for run in runs]
-    tests = [point["test"] for point in chosen]
-    spread = f" ± {statistics.stdev(tests):.4f}" if len(tests) > 1 else ""
-    cells = [
+    return [
+        data,
+        LABELS[method],
         reached(runs, PUBLISHED[data]),
-        f"{statistics.mean(tests):.4f}{spread}",
+        mean_and_spread([point["test"] for point in chosen]),
         brief(statistics.mean(point["seconds"] for point in chosen)),
         brief(statistics.mean(run["seconds"] for run in runs)),
         f"{statistics.mean(run['curve'][-1]['epoch'] for run in runs):.3g}",
         str(len(runs)),
+        date,
     ]
-    return f"| {data} | {LABELS[method]} | {' | '.join(cells)} | {date} |"
 
 
-def reached(runs: list[dict[str, Any]], target: float) -> str:
+def reached(runs: list[Row], target: float) -> str:
     """Mean seconds over the seeds; never extrapolated."""
-    found = [seconds for run in runs if (seconds := seconds_to(run, target)) is not None]
-    if not found:
+    times = [seconds for run in runs if (seconds := seconds_to(run, target)) is not None]
+    if not times:
         epochs = max(run["curve"][-1]["epoch"] for run in runs)
         after = f" ({epochs:.3g} epochs)" if len(runs[0]["curve"]) > 1 else ""  # a closed form has none
         return f"not reached in {brief(max(run['seconds'] for run in runs))} s{after}"
-    seeds = "" if len(found) == len(runs) else f" ({len(found)} of {len(runs)} seeds)"
-    return brief(statistics.mean(found)) + seeds
+    seeds = "" if len(times) == len(runs) else f" ({len(times)} of {len(runs)} seeds)"
+    return brief(statistics.mean(times)) + seeds
 
 
 def brief(seconds: float) -> str:
@@ -431,8 +406,8 @@ DASHES = {"topshelf": "-", "ials": (0, (5, 1)), "ials256": (0, (3, 1, 1, 1)), "e
 SHORT = {"topshelf": "topshelf", "ials": "iALS 64", "ials256": "iALS 256", "ease": "EASE", "plain": "plain SL@20"}
 
 
-def draw(results: dict[str, Any], folder: Path) -> Path:
-    """One panel a dataset: the first seed of every method, its end led to its label."""
+def draw(results: Row, folder: Path) -> Path:
+    """One panel per dataset: the first seed of every method, its end joined to its label."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -450,14 +425,14 @@ def draw(results: dict[str, Any], folder: Path) -> Path:
     return file
 
 
-def panel(axes: Any, data: str, found: dict[str, Any]) -> None:
+def panel(axes: Any, data: str, methods: Row) -> None:
     target = PUBLISHED[data]
     axes.set_xscale("log")
     axes.set_title(data.removeprefix("amazon2014-").capitalize(), fontsize=10, loc="left")
     axes.set_title(f"- - published {target:.4f}", fontsize=8, loc="right")
     ends, highest = [], target
     for method in LABELS:
-        points = found[method]["runs"][0]["curve"] if method in found else []
+        points = methods[method]["runs"][0]["curve"] if method in methods else []
         if not points:
             continue
         seconds, quality = [p["seconds"] for p in points], [p["test"] for p in points]
@@ -476,50 +451,31 @@ def panel(axes: Any, data: str, found: dict[str, Any]) -> None:
         axes.text(right * 1.4, level, SHORT[method], va="center", fontsize=8, color=COLOURS[method])
 
 
-def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="Health alone, one seed, a few epochs")
-    parser.add_argument("--data", nargs="+", choices=PUBLISHED, default=list(PUBLISHED))
-    parser.add_argument("--methods", nargs="*", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--search", action="store_true", help="choose settings of iALS and EASE on validation")
-    parser.add_argument("--json", type=Path, help="read if it is there, and updated")
-    parser.add_argument("--plot", type=Path, metavar="DIR")
-    options = parser.parse_args()
-    if options.quick:
-        options.data, options.seeds = ["amazon2014-health"], options.seeds[:1]
+def main() -> None:
+    names, quick = tuple(PUBLISHED), {"data": [HEALTH], "seeds": [0]}
+    benchmark = Benchmark(__spec__.name, __doc__, data=names, known=names, seeds=(0, 1, 2), quick=quick)
+    add = benchmark.parser.add_argument
+    add("--methods", nargs="*", choices=METHODS, default=list(METHODS))
+    add("--search", action="store_true", help="choose settings of iALS and EASE on validation")
+    add("--plot", type=Path, metavar="DIR")
+    options = benchmark.parse()
     if options.search:
         options.methods = [method for method in options.methods if method in ("ials", "ease")]
-    return options
-
-
-def main() -> None:
-    options = parsed()
-    # For the processes of the runs: implicit asks for the first, spinning threads starve each other without the second.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    kept: dict[str, Any] = {"command": "python benchmarks/quality_time.py", "date": "", "results": {}, "searches": {}}
-    if options.json and options.json.exists():
-        kept = json.loads(options.json.read_text(encoding="utf-8"))
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for the processes of the runs: implicit asks for it
+    results, searches = dict(benchmark.held("results")), dict(benchmark.held("searches"))
     for data, method in product(options.data, options.methods):
-        kept["date"] = datetime.now(UTC).date().isoformat()
-        note: dict[str, Any] = {
-            "command": " ".join(["python benchmarks/quality_time.py", *sys.argv[1:]]),
-            "date": kept["date"],
-        }
+        note: Row = {"command": benchmark.command, "date": today()}
         note["machine"] = {"cpus": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__}
         if options.search:
-            kept["searches"].setdefault(data, {})[method] = note | in_own_process(search, data, method)
+            searches.setdefault(data, {})[method] = note | apart(search, data, method)
         else:
-            runs = [in_own_process(METHODS[method], data, seed, options.quick) for seed in options.seeds]
-            runs = [{"seed": seed, **run} for seed, run in zip(options.seeds, runs, strict=True)]
-            kept["results"].setdefault(data, {})[method] = note | {"published": PUBLISHED[data], "runs": runs}
-            print(line(data, method, kept["results"][data][method]), file=sys.stderr, flush=True)
-        if options.json:
-            options.json.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    print(table(kept["results"]))
+            runs = [{"seed": seed, **apart(METHODS[method], data, seed, options.quick)} for seed in options.seeds]
+            results.setdefault(data, {})[method] = note | {"published": PUBLISHED[data], "runs": runs}
+            print(line_of(cells(data, method, results[data][method])), file=sys.stderr, flush=True)
+        benchmark.write(protocol="standard", results=results, searches=searches)
+    print(table(results))
     if options.plot:
-        print(f"\n{draw(kept['results'], options.plot)}")
+        print(f"\n{draw(results, options.plot)}")
 
 
 if __name__ == "__main__":
