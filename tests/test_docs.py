@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import json
+import inspect
 import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
+from torch import Tensor
 
-from benchmarks.quality import backbones, convergence, every_loss, loss_order, published
-from benchmarks.speed import backbone_cost, scaling
-from benchmarks.studies import concentration, safe_defaults, threshold_accuracy, tuning
 from topshelf.losses import LISTWISE, LOSSES
 from topshelf.models import MODELS
 from topshelf.models.describe import describe
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
+COMMAND = "python docs/generate.py"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-
-
-def result_of(name):
-    """A committed result. Its rows decide what a page must hold: a loss or a model that is not in it needs no row."""
-    return json.loads((RESULTS / f"{name}.json").read_text())
 
 
 def module(path):
@@ -48,7 +41,9 @@ def generate():
     "name", ["docs/settings.md", "docs/losses/reference.md", "docs/models/reference.md", "docs/models/README.md"]
 )
 def test_the_generated_pages_are_what_the_code_says(generate, name):
-    assert (ROOT / name).read_text() == generate.pages()[ROOT / name], "run python docs/generate.py"
+    assert (ROOT / name).read_text() == generate.pages()[ROOT / name], (
+        "the page is not that of the code: run " + COMMAND
+    )
 
 
 def test_every_loss_has_an_entry_with_its_formula_and_its_sections(generate):
@@ -58,6 +53,44 @@ def test_every_loss_has_an_entry_with_its_formula_and_its_sections(generate):
         assert "\n```math\n" in entry
         for section in ("Shapes", "Use when", "Cost", "Paper", "Relations"):
             assert entry.count(f"\n- **{section}:** ") == 1, entry[:40]
+
+
+def test_every_loss_shows_its_constructor_its_call_and_its_function(generate):
+    entries = generate.reference_page().split("\n### ")[1:]
+    for entry, cls in zip(entries, [*LOSSES.values(), *LISTWISE.values()], strict=True):
+        block = re.search(r"```python\n(.*?)```", entry, flags=re.DOTALL)[1]
+        starts = [line.partition("(")[0] for line in block.splitlines() if re.match(r"\w+\(", line)]
+        assert starts == [cls.__name__, "loss", cls.formula.__name__]
+        for name in inspect.signature(cls).parameters:
+            assert re.search(rf"\b{name}: ", block), name
+        assert "Any" not in block
+
+
+def test_every_model_shows_its_constructor(generate):
+    for entry, cls in zip(generate.models_page().split("\n### ")[1:], MODELS.values(), strict=True):
+        assert f"\n```python\n{generate.signature(cls.__name__, cls)}\n```\n" in entry
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bpr", "loss(positive, negative, owner=None, *, mask=None, log_q=None)"),
+        ("slatk", "loss(positive, negative=None, owner=None, *, query, mask=None, log_q=None, log_partition=None)"),
+        ("directau", "loss(positive, *, owner=None, query=None, query_vector, item_vector)"),
+    ],
+)
+def test_a_call_has_what_the_loss_uses_and_says_what_it_cannot_do_without(generate, name, expected):
+    assert generate.call_of(LOSSES[name]) == expected
+
+
+def test_a_signature_has_types_and_defaults_and_long_ones_a_line_for_each_argument(generate):
+    def short(a: Tensor, *, b: Literal["x", "y"] = "x", c: tuple[int, ...] | None = None) -> Tensor: ...
+    def long(a: Tensor, **others: float) -> Tensor: ...
+
+    generated = generate.signature("short", short, returns=True)
+    assert generated == 'short(a: Tensor, *, b: "x" | "y" = "x", c: tuple[int, ...] | None = None) -> Tensor'
+    name = "n" * generate.WIDTH
+    assert generate.signature(name, long) == f"{name}(\n    a: Tensor,\n    **others: float,\n)"
 
 
 # The numbers that the SL@K paper prints: counted from its source, where equations, theorems and algorithms are numbered
@@ -101,7 +134,7 @@ def test_only_the_table_of_a_page_is_made_anew(generate, tmp_path):
 
 @pytest.mark.parametrize("page", ["reference_page", "models_page"])
 def test_nothing_of_the_docstrings_markup_is_left_in_the_reference(generate, page):
-    text = re.sub(r"```math\n.*?```|`[^`]+`", "", getattr(generate, page)(), flags=re.DOTALL)
+    text = re.sub(r"```(?:math|python)\n.*?```|`[^`]+`", "", getattr(generate, page)(), flags=re.DOTALL)
     assert "`" not in text
     assert ":math:" not in text
     assert not re.search(r":\w+:|\.\. \w+::|[ ]{3}\S", text)
@@ -118,35 +151,6 @@ def test_nothing_of_the_docstrings_markup_is_left_in_the_reference(generate, pag
 )
 def test_restructured_text_becomes_markdown(generate, rest, expected):
     assert generate.markdown(rest) == expected
-
-
-@pytest.mark.parametrize("name", ["published", "searched"])
-def test_the_readmes_tables_are_the_committed_results(name):
-    result = result_of(name)
-    assert published.table(result["rows"]) in (ROOT / "README.md").read_text()
-
-
-def test_the_effective_n_table_is_the_committed_result():
-    page = (ROOT / "docs" / "losses" / "slatk.md").read_text()
-    result = result_of("effective_n")
-    for row in result["rows"]:
-        assert f"| {row['variant']} | {row['valid']:.4f} | {row['test']:.4f} | {row['mean_threshold']:.2f} |" in page
-    assert result["date"] in page
-
-
-def test_the_accuracy_of_thresholds_is_the_committed_result():
-    page = (ROOT / "docs" / "losses" / "slatk.md").read_text()
-    accuracy, quality = (result_of(f"threshold_{name}") for name in ("accuracy", "quality"))
-    for table in threshold_accuracy.table(accuracy["rows"]).split("\n\n"):
-        assert table in page
-    assert threshold_accuracy.quality_table(quality["rows"]) in page
-    assert accuracy["date"] in page
-    # What the page says of the estimators holds for the users of every state.
-    for row in accuracy["rows"]:
-        group = row["groups"]["all"]
-        errors = {name: one["absolute"] for name, one in group["estimates"].items()}
-        assert min(errors, key=errors.get) == "weighted"
-        assert group["estimates"]["sampled"]["place"] == pytest.approx(group["predicted"], rel=0.1)
 
 
 def headings(page):
@@ -251,106 +255,3 @@ def test_the_example_in_python_recommends(capsys):
     table = module(ROOT / "examples" / "in_python.py").main()
     assert table.height == 3
     assert table["item"][0] in {f"item-{i}" for i in range(10)}  # the block of user-0
-
-
-def test_the_speed_table_is_the_committed_result():
-    page = (ROOT / "docs" / "speed.md").read_text()
-    result = result_of("training")
-    assert result["date"] in page
-    for found in result["results"]:
-        for label, speedup in found["speedup"].items():
-            assert f"| {found['data']} | {label} | {found['seconds'][label]:.3f} | {speedup:,.0f}x |" in page
-
-
-def test_the_speed_page_has_the_committed_overheads_and_qualities():
-    page = (ROOT / "docs" / "speed.md").read_text()
-    overhead = result_of("overhead")
-    for found in overhead["results"]:
-        for label, seconds in found["seconds"].items():
-            assert f"| {found['data']} | {label} | {seconds:.4f} | {found['ratio'][label] - 1:+.1%} |" in page
-    assert convergence.table(result_of("convergence")["rows"]) in page
-
-
-def test_the_scaling_page_is_the_committed_result():
-    result = result_of("scaling")
-    assert scaling.figures(result) in (ROOT / "docs" / "scaling.md").read_text()
-
-
-def test_the_cost_of_evaluation_is_the_committed_result():
-    page = (ROOT / "docs" / "evaluation.md").read_text()
-    result = result_of("evaluation")
-    assert result["date"] in page
-    for found in result["results"]:
-        for label, over in found["over_product"].items():
-            assert f"| {found['data']} | {label} | {found['seconds'][label]:.3f} | {over:.2f}x |" in page
-
-
-def test_the_readmes_speed_is_the_committed_result():
-    page = " ".join((ROOT / "README.md").read_text().split())
-    training = result_of("training")
-    for found in training["results"]:
-        assert f"{found['speedup']['SL@20, exact catalogue']:,.0f}x" in page
-    assert f"{result_of('scaling')['results']['runs'][-2]['peak']:.1f} GiB" in page
-
-
-@pytest.mark.parametrize(("name", "rows"), [("every_loss", "rows"), ("loss_order", "runs"), ("concentration", "rows")])
-def test_the_measured_losses_are_the_committed_results(name, rows):
-    page = (ROOT / "docs" / "losses" / "measured.md").read_text()
-    result = result_of(name)
-    script = {"every_loss": every_loss, "loss_order": loss_order, "concentration": concentration}[name]
-    assert script.table(result[rows]) in page
-    assert result["date"] in page
-
-
-@pytest.mark.parametrize("plan", ["published", "best", "grid"])
-def test_the_measured_models_are_the_committed_results(plan):
-    page = (ROOT / "docs" / "models" / "measured.md").read_text()
-    result = result_of(f"backbones_{plan}")
-    assert backbones.table(result["rows"], plan) in page
-    assert result["date"] in page
-
-
-@pytest.mark.parametrize("name", ["weighting", "backbone_ideas", "backbone_ideas_wide", "blend_size"])
-def test_what_was_tried_for_models_is_the_committed_result(name):
-    page = (ROOT / "docs" / "models" / "measured.md").read_text()
-    result = result_of(name)
-    script = importlib.import_module(re.match(r"python -m (\S+)", result["command"])[1])
-    assert script.table(result["rows"]) in page
-    assert result["command"] in page
-    assert result["date"] in page
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/models/measured.md"])
-def test_the_best_lists_are_the_committed_results(page):
-    best, blends = (result_of(f"backbones_{plan}")["rows"] for plan in ("best", "blend"))
-    assert backbones.summary(best, blends) in (ROOT / page).read_text()
-
-
-def test_the_study_is_the_committed_result():
-    page = (ROOT / "docs" / "tuning.md").read_text()
-    result = result_of("tuning")
-    assert tuning.table(result["rows"]) in page
-    assert tuning.verdict(result["study"], result["rows"]) in page
-    assert result["command"] in page
-    assert result["date"] in page
-    general = result_of("tuning_general")
-    assert f"came to {max(row['score'] or 0 for row in general['study']['trials']):.4f}" in page
-
-
-def test_the_cost_of_models_is_the_committed_result():
-    page = (ROOT / "docs" / "models" / "measured.md").read_text()
-    result = result_of("backbone_cost")
-    assert backbone_cost.table(result["results"]) in page
-    assert result["date"] in page
-
-
-def test_the_general_settings_are_the_committed_result():
-    page = (ROOT / "docs" / "models" / "measured.md").read_text()
-    result = result_of("safe_defaults")
-    assert safe_defaults.table(result["rows"]) in page
-    assert safe_defaults.ratios_table(result["rows"]) in page
-    assert result["command"] in page
-    assert result["date"] in page
-    for danger in safe_defaults.dangers(result["rows"]):
-        assert danger in page
-        assert not danger.startswith("ials")
