@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from benchmarks.quality import backbones
+from benchmarks.quality import backbone_plans, backbones
 from benchmarks.speed import backbone_cost as cost
 from benchmarks.studies import backbone_ideas as bench
 from benchmarks.studies import blend_size, history_variants, weighting
@@ -226,9 +226,11 @@ def test_the_table_of_costs_and_the_verdict():
 
 def rows_of_best(valid=lambda at: at / 100):
     """A row for every method on Electronic, the later the better on validation and the worse on test."""
-    methods = [method.label for method in backbones.PLANS["best"].methods if backbones.ELECTRONIC in method.data]
+    methods = [
+        method.label for method in backbone_plans.PLANS["best"].methods if backbone_plans.ELECTRONIC in method.data
+    ]
     for at, label in enumerate(methods):
-        row = {"data": backbones.ELECTRONIC, "method": label, "runs": [{"standard": 0.5 - at / 100}]}
+        row = {"data": backbone_plans.ELECTRONIC, "method": label, "runs": [{"standard": 0.5 - at / 100}]}
         yield row if label == "popularity" else {**row, "valid": valid(at)}
 
 
@@ -236,21 +238,25 @@ def test_validation_decides_what_is_blended_and_an_unfinished_file_is_refused(tm
     rows, file = list(rows_of_best()), tmp_path / "best.json"
     file.write_text(json.dumps({"rows": rows}))
     best = sorted((row for row in rows if "valid" in row), key=lambda row: -row["valid"])
-    assert backbones.ranked(file, backbones.ELECTRONIC) == best
-    twice = [{**row, "data": backbones.HEALTH} for row in rows]
+    assert backbones.ranked(file, backbone_plans.ELECTRONIC) == best
+    twice = [{**row, "data": backbone_plans.HEALTH} for row in rows]
     twice += [{**twice[0], "method": label, "valid": 1.0 + at} for at, label in enumerate(("MF SL", "History SL"))]
     file.write_text(json.dumps({"rows": twice}))
-    found = backbones.ranked(file, backbones.HEALTH)[:3]
+    found = backbones.ranked(file, backbone_plans.HEALTH)[:3]
     assert [row["method"] for row in found] == ["History SL", "MF SL", best[0]["method"]]  # a model once
     file.write_text(json.dumps({"rows": [row for row in rows if row["method"] != "EASE"]}))
     with pytest.raises(SystemExit, match="every method of best on amazon2014-electronic; it lacks EASE"):
-        backbones.ranked(file, backbones.ELECTRONIC)
+        backbones.ranked(file, backbone_plans.ELECTRONIC)
 
 
 def test_the_summary_takes_the_best_classic_by_test_and_the_trained_model_by_validation():
     rows = list(rows_of_best(valid=lambda at: -at / 100))
-    blended = {"data": backbones.ELECTRONIC, "method": backbones.BLEND, "runs": [{"standard": 0.6}, {"standard": 0.7}]}
-    classics = {method.label for method in backbones.CLASSICS}
+    blended = {
+        "data": backbone_plans.ELECTRONIC,
+        "method": backbone_plans.BLEND,
+        "runs": [{"standard": 0.6}, {"standard": 0.7}],
+    }
+    classics = {method.label for method in backbone_plans.CLASSICS}
     classic = max((row for row in rows if row["method"] in classics), key=lambda row: row["runs"][0]["standard"])
     trained = next(row for row in rows if row["method"] not in classics)
     shown = [f"{row['runs'][0]['standard']:.4f} ({row['method']})" for row in (classic, trained)]
@@ -261,7 +267,7 @@ def test_the_summary_takes_the_best_classic_by_test_and_the_trained_model_by_val
 
 @pytest.mark.parametrize("plan", ["grid", "published", "best"])
 def test_every_method_makes_a_config_on_each_of_its_datasets(plan):
-    chosen = backbones.PLANS[plan]
+    chosen = backbone_plans.PLANS[plan]
     for data in chosen.data:
         for method in chosen.methods:
             task = backbones.Task(plan, data, method, 0, chosen.epochs[data], (0,))
@@ -271,8 +277,8 @@ def test_every_method_makes_a_config_on_each_of_its_datasets(plan):
 
 
 def test_trials_and_beginnings_that_differ_are_of_methods_that_there_are():
-    labels = {method.label for plan in backbones.PLANS.values() for method in plan.methods}
-    assert {label for _, label in (*backbones.TRIALS, *backbones.FIRST)} <= labels
+    labels = {method.label for plan in backbone_plans.PLANS.values() for method in plan.methods}
+    assert {label for _, label in (*backbone_plans.TRIALS, *backbone_plans.FIRST)} <= labels
 
 
 def test_the_table_of_weights_is_beside_the_softmax_loss():

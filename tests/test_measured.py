@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.harness import RESULTS
 from benchmarks.quality import backbones, convergence, every_loss, loss_order, published
-from benchmarks.speed import backbone_cost, scaling
+from benchmarks.speed import backbone_cost, latency, scaling
 from benchmarks.studies import concentration, safe_defaults, threshold_accuracy, tuning
 
 ROOT = Path(__file__).parents[1]
@@ -155,3 +155,12 @@ def test_the_general_settings_are_the_committed_result():
     for danger in safe_defaults.dangers(result["rows"]):
         assert danger in page
         assert not danger.startswith("ials")
+
+
+def test_the_latency_table_is_the_committed_result():
+    page = (ROOT / "docs" / "speed.md").read_text()
+    result = result_of("latency")
+    assert latency.page_table(result["results"]) in page
+    assert result["date"] in page
+    for tree in result["results"].values():
+        assert {key: tree[key] for key in latency.SIZES} == latency.SIZES

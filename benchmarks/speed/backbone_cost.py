@@ -1,16 +1,18 @@
 """What an epoch of SL@20 costs with every trained model, against MF in the same run.
 
-    python -m benchmarks.speed.backbone_cost [--quick] [--data NAME ...] [--rounds 5] [--json FILE]
+    python -m benchmarks.speed.backbone_cost [--quick] [--data NAME ...] [--models NAME ...] [--rounds 5]
+        [--json FILE]
 
 All models have d = 64 and the settings that ship for MF on the dataset, and train on the same positives in one process,
 in turn, round after round; the first epoch of each is not counted, the best of the others is. An epoch that refreshes
 the thresholds falls to all models in the same round. Memory is measured apart, each model in a fresh process: the peak
 of building it and taking three steps of an epoch with a refresh, above the library's own, data and lists included. It
-needs Linux. Issue 5 allows LightGCN 3 times MF's seconds on Gowalla.
+needs Linux. Issue 5 allows LightGCN 3 times MF's seconds on Gowalla. ``--quick``: LightGCN on MovieLens-100K.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 from benchmarks.harness import GIB, GOWALLA, MOVIELENS, Benchmark, Memory, Row, apart, interleaved
@@ -37,10 +39,12 @@ def build(data: str, name: str, positives: Ragged, n_items: int) -> Trainer:
     return trainer(config, positives, n_items)
 
 
-def seconds_of(data: str, rounds: int) -> tuple[dict[str, list[float]], dict[str, int]]:
+def seconds_of(
+    data: str, rounds: int, models: Sequence[str] = TRAINED
+) -> tuple[dict[str, list[float]], dict[str, int]]:
     """For each model: the seconds of an epoch in every round, and the bytes of its parameters."""
     split = load_split(data, seed=0, test=False).split
-    trainers = {name: build(data, name, split.train.ragged(), split.n_items) for name in TRAINED}
+    trainers = {name: build(data, name, split.train.ragged(), split.n_items) for name in models}
     seconds = interleaved({name: epoch_of(trained) for name, trained in trainers.items()}, rounds)
     sizes = {
         name: sum(tensor.numel() * tensor.element_size() for tensor in trained.model.parameters())
@@ -68,10 +72,10 @@ def few_steps(trained: Trainer) -> None:
         trained._step(batch, epoch, step)
 
 
-def measure(data: str, rounds: int) -> Row:
-    peaks = {name: apart(memory_of, data, name) for name in TRAINED}
-    seconds, sizes = seconds_of(data, rounds)
-    models = {
+def measure(data: str, rounds: int, models: Sequence[str]) -> Row:
+    peaks = {name: apart(memory_of, data, name) for name in models}
+    seconds, sizes = seconds_of(data, rounds, models)
+    costs = {
         name: {
             "seconds": min(own),
             "over_mf": min(own) / min(seconds[REFERENCE]),
@@ -81,7 +85,7 @@ def measure(data: str, rounds: int) -> Row:
         }
         for name, own in seconds.items()
     }
-    return {"data": data, "models": models}
+    return {"data": data, "models": costs}
 
 
 def table(results: list[Row]) -> str:
@@ -104,10 +108,12 @@ def verdict(result: Row) -> str:
 
 
 def main() -> None:
-    quick = {"data": [MOVIELENS], "rounds": 1}
+    quick = {"data": [MOVIELENS], "rounds": 1, "models": ["lightgcn"]}
     benchmark = Benchmark(__spec__.name, __doc__, data=(GOWALLA,), rounds=5, quick=quick)
+    benchmark.parser.add_argument("--models", nargs="+", default=TRAINED, choices=TRAINED, help="MF is always measured")
     options = benchmark.parse()
-    results = [measure(data, options.rounds) for data in options.data]
+    models = [name for name in TRAINED if name in (REFERENCE, *options.models)]
+    results = [measure(data, options.rounds, models) for data in options.data]
     print(table(results), *filter(None, map(verdict, results)), sep="\n")
     benchmark.write(results=results)
 

@@ -1,13 +1,15 @@
 """Two source trees timed in turn, in one call: training, closed forms and evaluation, after over before.
 
-    python -m benchmarks.speed.before_after --before PATH/src --after PATH/src [--data NAME ...] [--work LABEL ...]
-        [--rounds 5] [--limit 1.03] [--json FILE]
+    python -m benchmarks.speed.before_after --before PATH/src --after PATH/src [--quick] [--data NAME ...]
+        [--work LABEL ...] [--rounds 15] [--threads N] [--limit 1.03] [--json FILE]
 
 Each tree has a worker process, which imports topshelf from that tree and loads the data once. The workers take turns,
 round after round, and the tree that goes first changes with every round; only one of them works at a time. The first
 round warms up. Times are taken inside the workers, around ``topshelf.training.fit`` (a few epochs with the last one
 validated) or ``Fitted.evaluate``; only the config level of the package is used, which both trees have. A call that is
-shorter than ``--least`` seconds is repeated within its turn.
+shorter than ``--least`` seconds is repeated within its turn; a workload ends after ``--most`` seconds, but not before
+three rounds. On a machine with other jobs, ``--threads 1`` and more rounds are the remedy: two threads wait for each
+other, and waiting costs CPU time too.
 
 The ratio is the best time after over the best time before, of the wall clock and of the CPU (all threads): on a machine
 with other work the second is the steadier one. The spread is that of the ratios of single rounds: their quartiles.
@@ -18,6 +20,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import statistics
 import subprocess
 import sys
@@ -123,10 +127,13 @@ def timed(run: Callable[[], object], least: float) -> list[float]:
     return [(time.perf_counter() - wall) / n, (time.process_time() - cpu) / n]
 
 
-def measure(workers: dict[str, Worker], request: Row, rounds: int) -> Row:
+def measure(workers: dict[str, Worker], request: Row, rounds: int, most: float = math.inf) -> Row:
     """One workload on one dataset: seconds of every round by tree, and the ratios."""
     seconds: dict[str, list[list[float]]] = {tree: [] for tree in TREES}
+    started = time.perf_counter()
     for number in range(rounds + 1):
+        if number > 3 and time.perf_counter() - started > most:
+            break
         for tree in TREES if number % 2 else TREES[::-1]:
             answer = workers[tree].ask(request)
             if number:
@@ -159,14 +166,16 @@ def main() -> None:
         MODULE,
         __doc__,
         data=(MOVIELENS, HEALTH, ELECTRONIC),
-        rounds=5,
+        rounds=15,
         quick={"data": [HEALTH], "rounds": 1, "work": [next(iter(TRAINING)), EVALUATION], "least": 0.0},
     )
     add = benchmark.parser.add_argument
     add("--before", type=Path, metavar="SRC", help="the source folder of the tree before")
     add("--after", type=Path, metavar="SRC", help="and after")
     add("--work", nargs="+", default=list(WORK), metavar="LABEL", help=f"of: {'; '.join(WORK)}")
-    add("--least", type=float, default=0.5, help="seconds of a turn; default: 0.5")
+    add("--least", type=float, default=0.1, help="least seconds of a turn; default: 0.1")
+    add("--most", type=float, default=120.0, help="most seconds of a workload; default: 120")
+    add("--threads", type=int, help="of each worker; default: torch's own number")
     add("--limit", type=float, default=1.03, help="ratio above which a row is marked; default: 1.03")
     add("--worker", type=Path, help=argparse.SUPPRESS)
     options = benchmark.parse()
@@ -176,6 +185,8 @@ def main() -> None:
     if not (options.before and options.after):
         benchmark.parser.error("--before and --after must be given: the src folders of two trees")
     benchmark.check("--work", options.work, WORK)
+    if options.threads:
+        os.environ["OMP_NUM_THREADS"] = str(options.threads)
     workers = {tree: Worker(getattr(options, tree)) for tree in TREES}
     rows = []
     try:
@@ -183,9 +194,9 @@ def main() -> None:
         for data in options.data:
             for label in options.work:
                 request: dict[str, Any] = {"data": data, "work": label, "least": options.least}
-                rows.append(measure(workers, request, options.rounds))
+                rows.append(measure(workers, request, options.rounds, options.most))
                 print(line(cells(rows[-1], options.limit)), flush=True)
-                benchmark.write(protocol="standard", seeds=[0], limit=options.limit, rows=rows)
+                benchmark.write(protocol="standard", seeds=[0], threads=options.threads, limit=options.limit, rows=rows)
     finally:
         for worker in workers.values():
             worker.end()

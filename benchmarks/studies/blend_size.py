@@ -22,7 +22,8 @@ from torch import Tensor
 
 from benchmarks.harness import MOVIELENS, RESULTS, Benchmark, Row, each
 from benchmarks.harness import table as table_of
-from benchmarks.quality.backbones import BEST_EPOCHS, DATA, PLANS, SMALL, Task, by_section, config, ranked
+from benchmarks.quality.backbone_plans import BEST_EPOCHS, DATA, PLANS, SMALL
+from benchmarks.quality.backbones import Task, by_section, config, ranked
 from topshelf.blending import WeightSearch
 from topshelf.config import merged
 from topshelf.training import fit
