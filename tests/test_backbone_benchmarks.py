@@ -53,21 +53,21 @@ def scores(encoded):
     return encoded[0] @ encoded[1].T
 
 
-def test_one_table_speaks_and_is_found(positives, histories):
+def test_one_table_serves_histories_and_scores(positives, histories):
     model = attached(history_variants.OneTable, positives, dim=4, drop=0.0)
     (table,) = model.parameters()
     assert_close(scores(model.encode()), cosine(histories @ table, table))
     assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), scores(model.encode())[QUERY])
 
 
-def test_a_vector_of_the_users_own_is_added(positives, histories):
+def test_a_user_vector_is_added(positives, histories):
     model = attached(history_variants.OwnVector, positives, dim=4, drop=0.0, own=0.3)
     summed = histories @ model.history_vectors / histories.sum(1, keepdim=True).sqrt()
     assert_close(scores(model.encode()), cosine(summed + 0.3 * model.query_vectors, model.item_vectors))
     assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), scores(model.encode())[QUERY])
 
 
-def test_items_of_few_speak_louder(positives, histories):
+def test_rare_items_weigh_more(positives, histories):
     model = attached(history_variants.RareFirst, positives, dim=4, drop=0.0)
     weights = histories / histories.sum(0).clamp(min=1).sqrt()
     assert_close(scores(model.encode()), cosine(weights @ model.history_vectors, model.item_vectors))
@@ -90,7 +90,7 @@ def test_smoothing_adds_items_two_steps_away(positives, histories):
     assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), scores(model.encode())[QUERY])
 
 
-def test_the_average_is_of_all_steps_at_first_and_then_moves(positives):
+def test_the_average_is_over_all_steps_at_first_and_then_exponential(positives):
     model = attached(history_variants.Averaged, positives, dim=4, decay=0.6)
     for value in (1.0, 3.0, 8.0):  # shares 1, 1/2, and 0.4 in place of 1/3
         torch.nn.init.constant_(model.item_vectors, value)
@@ -213,13 +213,13 @@ def test_every_trained_model_is_timed_with_the_settings_of_mf(small):
 
 
 def test_the_table_of_costs_and_the_verdict():
-    def found(over):
+    def cost_of(over):
         return {"seconds": 2.0 * over, "over_mf": over, "parameter_bytes": 2**20, "peak_bytes": 3 * 2**20}
 
-    result = {"data": "gowalla", "models": {"mf": found(1.0), "lightgcn": found(1.5)}}
+    result = {"data": "gowalla", "models": {"mf": cost_of(1.0), "lightgcn": cost_of(1.5)}}
     assert cost.table([result]).splitlines()[-1] == "| gowalla | lightgcn | 3.000 | 1.50 | 1.0 MiB | 3.0 MiB |"
     assert cost.verdict(result) == "lightgcn on gowalla: 1.50 times MF, within the bound of 3"
-    result["models"]["lightgcn"] = found(3.1)
+    result["models"]["lightgcn"] = cost_of(3.1)
     assert "above" in cost.verdict(result)
     assert cost.verdict({**result, "data": "food"}) == ""
 
@@ -242,8 +242,8 @@ def test_validation_decides_what_is_blended_and_an_unfinished_file_is_refused(tm
     twice = [{**row, "data": backbone_plans.HEALTH} for row in rows]
     twice += [{**twice[0], "method": label, "valid": 1.0 + at} for at, label in enumerate(("MF SL", "History SL"))]
     file.write_text(json.dumps({"rows": twice}))
-    found = backbones.ranked(file, backbone_plans.HEALTH)[:3]
-    assert [row["method"] for row in found] == ["History SL", "MF SL", best[0]["method"]]  # a model once
+    first = backbones.ranked(file, backbone_plans.HEALTH)[:3]
+    assert [row["method"] for row in first] == ["History SL", "MF SL", best[0]["method"]]  # a model once
     file.write_text(json.dumps({"rows": [row for row in rows if row["method"] != "EASE"]}))
     with pytest.raises(SystemExit, match="every method of best on amazon2014-electronic; it lacks EASE"):
         backbones.ranked(file, backbone_plans.ELECTRONIC)
@@ -306,13 +306,13 @@ def test_one_half_of_the_users_chooses_what_is_blended_and_the_other_judges():
         for run in runs
     ]
     chooses, judges = search.users[::2], search.users[1::2]
-    found = blend_size.by_size(search, chooses, judges)
-    assert [len(found[rule]) for rule in blend_size.RULES] == [3, 3]
+    scores = blend_size.by_size(search, chooses, judges)
+    assert [len(scores[rule]) for rule in blend_size.RULES] == [3, 3]
     best = max(range(3), key=lambda at: each[at][chooses].mean())
-    assert_close(found["chosen"][0], float(each[best][judges].mean()), rtol=0, atol=1e-6)
+    assert_close(scores["chosen"][0], float(each[best][judges].mean()), rtol=0, atol=1e-6)
     weights, _ = blend_size.some(search, [0, 1, 2], chooses).weights()
-    assert found["chosen"][2] == blend_size.some(search, [0, 1, 2], judges).valid_score(weights)
-    assert found["all 1"][2] == blend_size.some(search, [0, 1, 2], judges).valid_score([1.0] * 3)
+    assert scores["chosen"][2] == blend_size.some(search, [0, 1, 2], judges).valid_score(weights)
+    assert scores["all 1"][2] == blend_size.some(search, [0, 1, 2], judges).valid_score([1.0] * 3)
 
 
 def test_the_table_of_blends_is_of_means_over_splits():

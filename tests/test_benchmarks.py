@@ -178,7 +178,7 @@ def test_the_plain_reference_is_slatk():
     torch.manual_seed(0)
     users, items, threshold = torch.randn(5, 8), torch.randn(30, 8), torch.rand(5)
     user, item, negative = torch.tensor([0, 3, 3, 4]), torch.tensor([7, 1, 29, 0]), torch.randint(30, (4, 11))
-    found = quality_time_methods.plain_loss(users, items, user, item, negative, threshold, tau=0.2, tau_weight=2.5)
+    value = quality_time_methods.plain_loss(users, items, user, item, negative, threshold, tau=0.2, tau_weight=2.5)
     u, i = F.normalize(users, dim=1), F.normalize(items, dim=1)
     scores = u @ i.T
     expected = slatk_loss(
@@ -188,7 +188,7 @@ def test_the_plain_reference_is_slatk():
         tau=0.2,
         tau_weight=2.5,
     ).mean()
-    assert_close(found, expected)
+    assert_close(value, expected)
 
 
 def test_the_clock_stands_while_it_is_paused(monkeypatch):
@@ -225,7 +225,7 @@ def test_the_quality_time_page_is_the_committed_result():
 def test_the_baselines_ran_with_the_winners_of_their_searches():
     result = json.loads(RESULT.read_text())
     for data, methods in result["searches"].items():
-        for method, found in methods.items():
-            assert found["best"] == max(found["trials"], key=lambda row: row["valid"])["settings"]
+        for method, search in methods.items():
+            assert search["best"] == max(search["trials"], key=lambda row: row["valid"])["settings"]
             for run in result["results"][data][method]["runs"]:
-                assert found["best"].items() <= run["settings"].items()
+                assert search["best"].items() <= run["settings"].items()

@@ -105,8 +105,8 @@ CITED = {
 def test_equations_and_theorems_are_cited_by_the_numbers_that_the_paper_prints(generate):
     """SL is 2.2, the chain of bounds 3.3, SL@K 3.5, the algorithm C.1; they were one too high."""
     for entry in generate.reference_page().split("\n### ")[1:]:
-        found = re.findall(r"(?:equation|algorithm|theorem) [A-Z\d]+(?:\.\d+)*[a-z-]*\d*", entry)
-        assert sorted(set(found)) == CITED.get(entry.splitlines()[0], []), entry.splitlines()[0]
+        citations = re.findall(r"(?:equation|algorithm|theorem) [A-Z\d]+(?:\.\d+)*[a-z-]*\d*", entry)
+        assert sorted(set(citations)) == CITED.get(entry.splitlines()[0], []), entry.splitlines()[0]
 
 
 def test_every_model_has_an_entry_with_its_formula_its_sections_and_its_settings(generate):
@@ -164,9 +164,9 @@ def headings(page):
 def test_every_link_between_pages_leads_somewhere(page):
     for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text()):
         if not target.startswith("http"):
-            found = page.parent / target if target else page
-            assert found.exists(), target
-            assert not anchor or anchor in headings(found), f"{target}#{anchor}"
+            file = page.parent / target if target else page
+            assert file.exists(), target
+            assert not anchor or anchor in headings(file), f"{target}#{anchor}"
 
 
 @EACH_PAGE

@@ -58,17 +58,17 @@ def test_the_speed_table_is_the_committed_result():
     page = (ROOT / "docs" / "speed.md").read_text()
     result = result_of("training")
     assert result["date"] in page
-    for found in result["results"]:
-        for label, speedup in found["speedup"].items():
-            assert f"| {found['data']} | {label} | {found['seconds'][label]:.3f} | {speedup:,.0f}x |" in page
+    for row in result["results"]:
+        for label, speedup in row["speedup"].items():
+            assert f"| {row['data']} | {label} | {row['seconds'][label]:.3f} | {speedup:,.0f}x |" in page
 
 
 def test_the_speed_page_has_the_committed_overheads_and_qualities():
     page = (ROOT / "docs" / "speed.md").read_text()
     overhead = result_of("overhead")
-    for found in overhead["results"]:
-        for label, seconds in found["seconds"].items():
-            assert f"| {found['data']} | {label} | {seconds:.4f} | {found['ratio'][label] - 1:+.1%} |" in page
+    for row in overhead["results"]:
+        for label, seconds in row["seconds"].items():
+            assert f"| {row['data']} | {label} | {seconds:.4f} | {row['ratio'][label] - 1:+.1%} |" in page
     assert convergence.table(result_of("convergence")["rows"]) in page
 
 
@@ -81,16 +81,16 @@ def test_the_cost_of_evaluation_is_the_committed_result():
     page = (ROOT / "docs" / "evaluation.md").read_text()
     result = result_of("evaluation")
     assert result["date"] in page
-    for found in result["results"]:
-        for label, over in found["over_product"].items():
-            assert f"| {found['data']} | {label} | {found['seconds'][label]:.3f} | {over:.2f}x |" in page
+    for row in result["results"]:
+        for label, over in row["over_product"].items():
+            assert f"| {row['data']} | {label} | {row['seconds'][label]:.3f} | {over:.2f}x |" in page
 
 
 def test_the_readmes_speed_is_the_committed_result():
     page = " ".join((ROOT / "README.md").read_text().split())
     training = result_of("training")
-    for found in training["results"]:
-        assert f"{found['speedup']['SL@20, exact catalogue']:,.0f}x" in page
+    for row in training["results"]:
+        assert f"{row['speedup']['SL@20, exact catalogue']:,.0f}x" in page
     assert f"{result_of('scaling')['results']['runs'][-2]['peak']:.1f} GiB" in page
 
 

@@ -51,13 +51,13 @@ HEADS = ("data", "task", "allocator", "ms", "of the time as it is", "faults", "p
 
 def best_of(run: Callable[[], Any], times: int) -> dict[str, float]:
     """Seconds and minor faults of the quickest of several calls, after one to warm up."""
-    found = []
+    calls = []
     for _ in range(times + 1):
         faults, started = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.perf_counter()
         run()
         seconds = time.perf_counter() - started
-        found.append((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults))
-    seconds, faults = min(found[1:])
+        calls.append((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults))
+    seconds, faults = min(calls[1:])
     return {"seconds": seconds, "faults": faults}
 
 
@@ -82,12 +82,12 @@ def work(data: str, setting: str, task: str) -> dict[str, float]:
         with torch.no_grad():
             evaluate(*vectors(trained.model), valid, train=train, cutoffs=(5, 10, 20, 50, 75, 100), auc=False)
 
-    found = best_of(rank if task == "evaluation" else epoch_of(trained), EPOCHS[data])
-    return {**found, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    quickest = best_of(rank if task == "evaluation" else epoch_of(trained), EPOCHS[data])
+    return {**quickest, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 def measure(data: str, rounds: int, settings: list[str], tasks: list[str]) -> list[Row]:
-    found: dict[tuple[str, str], Row] = {}
+    best: dict[tuple[str, str], Row] = {}
     for _ in range(rounds):
         for task in tasks:
             for setting in settings:
@@ -95,10 +95,10 @@ def measure(data: str, rounds: int, settings: list[str], tasks: list[str]) -> li
                 environment = {**os.environ, **SETTINGS[setting][1]}
                 done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
                 one = json.loads(done.stdout)
-                found[task, setting] = min(found.get((task, setting), one), one, key=lambda each: each["seconds"])
+                best[task, setting] = min(best.get((task, setting), one), one, key=lambda each: each["seconds"])
     return [
-        {"task": task, "setting": setting, **one, "ratio": one["seconds"] / found[task, settings[0]]["seconds"]}
-        for (task, setting), one in found.items()
+        {"task": task, "setting": setting, **one, "ratio": one["seconds"] / best[task, settings[0]]["seconds"]}
+        for (task, setting), one in best.items()
     ]
 
 

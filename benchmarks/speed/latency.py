@@ -107,9 +107,9 @@ def percentiles(answer: Callable[[int], Any], calls: int, limit: float) -> Row:
 
 def lines(label: str, model: str, result: Row) -> list[list[str]]:
     rows = []
-    for call, found in result["calls"].items():
-        times = [f"{1e3 * found[key]:.2f}" for key in ("first", "p50", "p99")]
-        rows.append([label, model, f"{result['load']:.2f}", call, *times, str(found["calls"])])
+    for call, times_of_call in result["calls"].items():
+        times = [f"{1e3 * times_of_call[key]:.2f}" for key in ("first", "p50", "p99")]
+        rows.append([label, model, f"{result['load']:.2f}", call, *times, str(times_of_call["calls"])])
     return rows
 
 
@@ -118,8 +118,8 @@ def page_table(results: dict[str, Row]) -> str:
     rows = [
         row
         for label, result in results.items()
-        for model, found in result["models"].items()
-        for row in lines(label, model, found)
+        for model, answers in result["models"].items()
+        for row in lines(label, model, answers)
     ]
     return table(HEADS, rows)
 

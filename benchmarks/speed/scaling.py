@@ -171,10 +171,10 @@ def exponents(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, floa
 
     return {
         axis: {
-            "products_a_step": slope(axis, [run["products_a_step"] for run in found]),
-            "memory": slope(axis, [above_library(run) for run in found]),
+            "products_a_step": slope(axis, [run["products_a_step"] for run in some]),
+            "memory": slope(axis, [above_library(run) for run in some]),
         }
-        for axis, found in runs.items()
+        for axis, some in runs.items()
     }
 
 
@@ -202,11 +202,11 @@ def memory_formula(runs: list[dict[str, Any]], largest: dict[str, Any]) -> dict[
     known = np.array([scores_of_a_block(run) for run in runs]) / measured
     table = np.array([terms(run) for run in runs]) / measured[:, None]
     scale = table.max(0)
-    found = nnls(table / scale, 1 - known)[0] / scale
-    foretold = (float(found @ terms(largest)) + scores_of_a_block(largest)) / GIB
+    coefficients = nnls(table / scale, 1 - known)[0] / scale
+    foretold = (float(coefficients @ terms(largest)) + scores_of_a_block(largest)) / GIB
     return {
-        "bytes": dict(zip(TERMS, found.tolist(), strict=True)),
-        "largest_error_of_fit": float(np.abs(table @ found + known - 1).max()),
+        "bytes": dict(zip(TERMS, coefficients.tolist(), strict=True)),
+        "largest_error_of_fit": float(np.abs(table @ coefficients + known - 1).max()),
         "largest_size_foretold_gib": foretold,
         "largest_size_measured_gib": above_library(largest),
     }
@@ -237,19 +237,23 @@ def row(run: dict[str, Any]) -> str:
     return line_of(cells)
 
 
-def exponent_table(found: dict[str, dict[str, float]]) -> str:
-    rows = [[axis, *(f"{slopes[key]:.2f}" for key in ("products_a_step", "memory"))] for axis, slopes in found.items()]
+def exponent_table(exponents_by_axis: dict[str, dict[str, float]]) -> str:
+    rows = [
+        [axis, *(f"{slopes[key]:.2f}" for key in ("products_a_step", "memory"))]
+        for axis, slopes in exponents_by_axis.items()
+    ]
     return table_of(("axis", "time of a step", "memory above the library's"), rows)
 
 
-def memory_sentence(found: dict[str, Any]) -> str:
-    always, *factors = found["bytes"].items()
+def memory_sentence(formula: dict[str, Any]) -> str:
+    always, *factors = formula["bytes"].items()
     parts = " + ".join(f"{value:.0f} {name}" for name, value in factors)
     return (
         f"Peak memory above the library's own, in bytes: {parts} + {always[1] / 2**20:.0f} MiB, and the scores of a "
         f"block: 4 * batch * items, at most {WORKSPACE >> 20} MiB (`train.workspace_mib`). The fit is off by "
-        f"at most {found['largest_error_of_fit']:.0%}; for the largest size, which it has not seen, it gives "
-        f"{found['largest_size_foretold_gib']:.2f} GiB, and {found['largest_size_measured_gib']:.2f} GiB were measured."
+        f"at most {formula['largest_error_of_fit']:.0%}; for the largest size, which it has not seen, it gives "
+        f"{formula['largest_size_foretold_gib']:.2f} GiB, and {formula['largest_size_measured_gib']:.2f} GiB were "
+        "measured."
     )
 
 
@@ -266,11 +270,11 @@ def largest_lines(runs: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def figures(found: dict[str, Any]) -> str:
+def figures(result: dict[str, Any]) -> str:
     """The part of docs/scaling.md that a run decides."""
-    results = found["results"]
+    results = result["results"]
     parts = [
-        f"`{found['command']}`, {found['date']}.",
+        f"`{result['command']}`, {result['date']}.",
         "\n".join([HEADER, *map(row, results["runs"])]),
         "The largest size, with the peak of each phase in GiB:",
         largest_lines(results["runs"][-2:]),
@@ -284,11 +288,11 @@ def figures(found: dict[str, Any]) -> str:
 MARKS = ("<!-- figures: benchmarks/speed/scaling.py writes them -->", "<!-- end of figures -->")
 
 
-def write_page(path: Path, found: dict[str, Any]) -> None:
+def write_page(path: Path, result: dict[str, Any]) -> None:
     """Put the figures between the marks of a page."""
     before, rest = path.read_text(encoding="utf-8").split(MARKS[0])
     after = rest.split(MARKS[1])[1]
-    write_text(path, f"{before}{MARKS[0]}\n\n{figures(found)}\n\n{MARKS[1]}{after}")
+    write_text(path, f"{before}{MARKS[0]}\n\n{figures(result)}\n\n{MARKS[1]}{after}")
 
 
 def main() -> None:

@@ -56,21 +56,21 @@ def states(trained: Trainer, epochs: Sequence[int]) -> Iterator[tuple[int, Tenso
 
 def places(queries: Tensor, items: Tensor, positives: Ragged, n: int, levels: list[Tensor]) -> list[Tensor]:
     """Where each level stands in its user's list of all items, and where the paper's estimate should, (U,) each."""
-    found: list[list[Tensor]] = [[] for _ in range(len(levels) + 1)]
+    columns: list[list[Tensor]] = [[] for _ in range(len(levels) + 1)]
     for start in range(0, queries.size(0), 500):
         part = slice(start, min(start + 500, queries.size(0)))
         lists = positives.slice(part.start, part.stop)
         scores = queries[part] @ items.T
         for column, level in enumerate(levels):
-            found[column].append((scores > level[part].unsqueeze(1) + 1e-6).sum(1) + 1)
+            columns[column].append((scores > level[part].unsqueeze(1) + 1e-6).sum(1) + 1)
         is_own = torch.zeros_like(scores, dtype=torch.bool)
         is_own[lists.owner(), lists.indices] = True
         own = is_own.gather(1, scores.argsort(1, descending=True)).cumsum(1)
         n_negatives = (items.size(0) - lists.counts).unsqueeze(1)
         others = torch.arange(1, items.size(0) + 1) - own
         seen = own + others * (n / n_negatives).clamp(max=1.0)
-        found[-1].append(1 + (seen < K - 1e-9).sum(1))
-    return [torch.cat(column) for column in found]
+        columns[-1].append(1 + (seen < K - 1e-9).sum(1))
+    return [torch.cat(column) for column in columns]
 
 
 def measure(queries: Tensor, items: Tensor, positives: Ragged, n: int) -> Row:
@@ -112,8 +112,8 @@ def rows_of(data: str, dataset: Dataset, n: int, epochs: Sequence[int]) -> Itera
     lists = positives.select(users)
     for label, more in trainings(data).items():
         for epoch, queries, items in states(trainer_of(dataset.split, data, "slatk", more), epochs):
-            found = measure(queries[users], items, lists, n)
-            yield {"data": data, "items": items.size(0), "n": n, "training": label, "epoch": epoch, **found}
+            accuracy = measure(queries[users], items, lists, n)
+            yield {"data": data, "items": items.size(0), "n": n, "training": label, "epoch": epoch, **accuracy}
 
 
 HEAD = table_of(
