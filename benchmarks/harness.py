@@ -96,12 +96,12 @@ class Benchmark:
         return shlex.join([*self.parser.prog.split(), *words])
 
     def facts(self) -> Row:
-        """The command, the date, the machine, and the data and seeds where the script has them."""
+        """The command, the date, the machine, the seeds, and the data and rounds where the script has them."""
         from topshelf.training.folder import environment
 
         machine = environment() | ({"threads": 1} if hasattr(self.options, "jobs") else {})
         given = {key: value for key in ("data", "seeds", "rounds") if (value := getattr(self.options, key, None))}
-        return {"command": self.command, "date": today(), "environment": machine, **given}
+        return {"command": self.command, "date": today(), "environment": machine, "seeds": [0], **given}
 
     def write(self, **results: Any) -> None:
         """Update the result file, if there is one; other keys of an older file stay."""

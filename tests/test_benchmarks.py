@@ -44,7 +44,7 @@ json.dump(answers, sys.stdout)
 @pytest.fixture(scope="module")
 def answers():
     command = [sys.executable, "-W", "ignore::RuntimeWarning:runpy", "-c", ASK, *SCRIPTS]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300)
     return json.loads(done.stdout)
 
 
@@ -143,6 +143,28 @@ def test_two_trees_take_turns_and_the_ratio_is_of_their_best_rounds():
     assert before_after.is_slower(row, 1.03)
     assert not before_after.is_slower({**row, "ratio": {"wall": 1.2, "cpu": 1.01}}, 1.03)
     assert before_after.cells(row, 1.03)[:5] == ["food", "EASE, fit", "2.0000", "2.2000", "1.100"]
+
+
+def test_a_tree_against_itself_is_measured_by_two_processes(tmp_path):
+    file, source = tmp_path / "result.json", str(ROOT / "src")
+    command = [sys.executable, "-m", before_after.MODULE, "--before", source, "--after", source, "--json", str(file)]
+    command += ["--data", "synthetic", "--work", before_after.EASE, before_after.EVALUATION, "--rounds", "2"]
+    subprocess.run([*command, "--least", "0", "--limit", "1e9"], cwd=ROOT, check=True, capture_output=True, timeout=300)
+    result = json.loads(file.read_text())
+    assert [row["work"] for row in result["rows"]] == [before_after.EASE, before_after.EVALUATION]
+    for row in result["rows"]:
+        assert min(row["ratio"].values()) > 0
+        assert [len(row["wall"][tree]) for tree in before_after.TREES] == [2, 2]
+
+
+@pytest.mark.parametrize("model", latency.MODELS)
+def test_a_run_folder_is_made_and_answers(model, tmp_path):
+    sizes = {"users": 300, "items": 200, "interactions": 3_000}
+    latency.make(tmp_path / "run", model, sizes)
+    result = latency.measure(tmp_path / "run", model, sizes, 2, 1e9)
+    assert list(result["calls"]) == [latency.KNOWN, *([latency.NEW] if model == "history" else []), latency.SIMILAR]
+    assert all(0 < times["p50"] <= times["p99"] for times in result["calls"].values())
+    assert len(latency.lines("after", model, result)) == len(result["calls"])
 
 
 def test_a_worker_refuses_a_path_that_is_no_source_tree(tmp_path):

@@ -196,7 +196,7 @@ def main() -> None:
                 request: dict[str, Any] = {"data": data, "work": label, "least": options.least}
                 rows.append(measure(workers, request, options.rounds, options.most))
                 print(line(cells(rows[-1], options.limit)), flush=True)
-                benchmark.write(protocol="standard", seeds=[0], threads=options.threads, limit=options.limit, rows=rows)
+                benchmark.write(protocol="standard", threads=options.threads, limit=options.limit, rows=rows)
     finally:
         for worker in workers.values():
             worker.end()

@@ -65,7 +65,7 @@ def main() -> None:
         for label in variants(dataset.split.n_items):
             rows.append({"data": data, **measure(dataset, label, options.epochs)})
             print(line(cells(rows[-1])), flush=True)
-    benchmark.write(protocol="standard", seeds=[0], base=BASE, rows=rows)
+    benchmark.write(protocol="standard", base=BASE, rows=rows)
 
 
 if __name__ == "__main__":
