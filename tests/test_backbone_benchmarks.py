@@ -146,7 +146,7 @@ def test_every_idea_is_a_run_that_can_be_built_and_the_names_are_given_back():
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    """A dataset of few users, under a name of its own."""
+    """A small dataset with settings for the benchmarks."""
     data = generate(60, 40, interactions_per_user=10, seed=0).ragged()
     file = tmp_path / "small.csv"
     lines = [f"{user},{item}" for user, item in zip(data.owner().tolist(), data.indices.tolist(), strict=True)]

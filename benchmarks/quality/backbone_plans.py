@@ -54,7 +54,7 @@ LOSS_NAMES = {"bpr": "BPR", "softmax": "SL", "psl": "PSL", "slatk": "SL@20"}
 
 @dataclass(frozen=True)
 class Method:
-    """A model with a loss: its first trial and its ranges, None for those that the model brings."""
+    """A model with a loss: its first trial and its ranges besides the model's own."""
 
     label: str
     model: str

@@ -6,9 +6,9 @@
 MF with SL@20, trained once with the shipped settings and once with the paper's (its learning rate, tau, tau_w, N(0, 1)
 start and batches of 1024 pairs; its 1000 negatives are shared by a batch here, which is faster). At the start and after
 some epochs the thresholds of up to 3000 users are estimated by every estimator, 16 users to a draw, and set against the
-exact ones. ``place`` is where the estimate really stands in the user's list of all items, the median over users (the
-exact threshold stands at place 20); ``predicted`` is where the paper's estimate should stand: at the first place where
-the positives so far and the drawn share n / |N_u| of the negatives so far number K.
+exact ones. ``place`` is the rank of the estimate in the user's list of all items, the median over users (the exact
+threshold has rank 20); ``predicted`` is the expected rank of the paper's estimate: the first one where the positives so
+far and the drawn share n / |N_u| of the negatives so far number K.
 
 ``--quality`` measures the effect of the errors on the model: SL@20, shipped settings, each estimator in turn, early
 stopping on validation, whose NDCG@20 is the figure. Its file keeps the rows of other datasets. ``--quick``:
@@ -55,7 +55,7 @@ def states(trained: Trainer, epochs: Sequence[int]) -> Iterator[tuple[int, Tenso
 
 
 def places(queries: Tensor, items: Tensor, positives: Ragged, n: int, levels: list[Tensor]) -> list[Tensor]:
-    """Where each level stands in its user's list of all items, and where the paper's estimate should, (U,) each."""
+    """The rank of each level in its user's list of all items, and the expected rank of the paper's, (U,) each."""
     columns: list[list[Tensor]] = [[] for _ in range(len(levels) + 1)]
     for start in range(0, queries.size(0), 500):
         part = slice(start, min(start + 500, queries.size(0)))

@@ -13,7 +13,7 @@ handed to ``topshelf tune``: batches of pairs instead of users, say, or a range 
 
 The paper's optimum for Health (learning rate 0.1, no decay, tau 0.2, tau_w 2.5, T_beta 5; the exact catalogue scaled to
 1000 items; 200 epochs, no early stop) is trained on the same train part and measured on the same validation part, as
-published (pairs in batches of 1024, N(0, 1)) and with batches of users as shipped. The study has looked at that
+published (pairs in batches of 1024, N(0, 1)) and with batches of users as shipped. The study has used that
 validation part 30 times, so all are also measured on other validation splits of the same train part, with other
 starts. The test part is never read. ``--quick``: 4 short trials on MovieLens-100K, where that optimum means nothing.
 """
