@@ -1,17 +1,18 @@
-"""What benchmarks/backbone_ideas.py, backbone_cost.py and backbones.py measure is what they say."""
+"""benchmarks/studies/backbone_ideas.py, speed/backbone_cost.py and quality/backbones.py measure what they say."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from benchmarks.quality import backbone_plans, backbones
+from benchmarks.speed import backbone_cost as cost
+from benchmarks.studies import backbone_ideas as bench
+from benchmarks.studies import blend_size, history_variants, weighting
 from topshelf.blending import WeightSearch
 from topshelf.config import assemble, make_config, preset
 from topshelf.data import Dataset, generate, make_split
@@ -21,32 +22,7 @@ from topshelf.ragged import Ragged
 from topshelf.training import fit
 from topshelf.training.build import resolve
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 QUERY, OWNER, ITEM = torch.tensor([2, 0]), torch.tensor([0, 1]), torch.tensor([3, 1])
-
-
-def module(patch, name):
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    loaded = importlib.util.module_from_spec(spec)
-    patch.setitem(sys.modules, name, loaded)  # dataclasses look there
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-@pytest.fixture(scope="module")
-def patch():
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
-
-
-@pytest.fixture(scope="module")
-def bench(patch):
-    return module(patch, "backbone_ideas")
-
-
-@pytest.fixture(scope="module")
-def cost(patch):
-    return module(patch, "backbone_cost")
 
 
 @pytest.fixture
@@ -76,28 +52,28 @@ def scores(encoded):
     return encoded[0] @ encoded[1].T
 
 
-def test_one_table_speaks_and_is_found(bench, positives, histories):
-    model = attached(bench.OneTable, positives, dim=4, drop=0.0)
+def test_one_table_serves_histories_and_scores(positives, histories):
+    model = attached(history_variants.OneTable, positives, dim=4, drop=0.0)
     (table,) = model.parameters()
     assert_close(scores(model.encode()), cosine(histories @ table, table))
     assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), scores(model.encode())[QUERY])
 
 
-def test_a_vector_of_the_users_own_is_added(bench, positives, histories):
-    model = attached(bench.OwnVector, positives, dim=4, drop=0.0, own=0.3)
+def test_a_user_vector_is_added(positives, histories):
+    model = attached(history_variants.OwnVector, positives, dim=4, drop=0.0, own=0.3)
     summed = histories @ model.history_vectors / histories.sum(1, keepdim=True).sqrt()
     assert_close(scores(model.encode()), cosine(summed + 0.3 * model.query_vectors, model.item_vectors))
     assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), scores(model.encode())[QUERY])
 
 
-def test_items_of_few_speak_louder(bench, positives, histories):
-    model = attached(bench.RareFirst, positives, dim=4, drop=0.0)
+def test_rare_items_weigh_more(positives, histories):
+    model = attached(history_variants.RareFirst, positives, dim=4, drop=0.0)
     weights = histories / histories.sum(0).clamp(min=1).sqrt()
     assert_close(scores(model.encode()), cosine(weights @ model.history_vectors, model.item_vectors))
 
 
-def test_the_predicted_items_are_left_out_of_their_users_alone(bench, positives, histories):
-    model = attached(bench.LeftOut, positives, dim=4, drop=0.0)
+def test_the_predicted_items_are_left_out_of_their_users_alone(positives, histories):
+    model = attached(history_variants.LeftOut, positives, dim=4, drop=0.0)
     without = histories.clone()
     without[2, 3] = without[0, 1] = 0.0
     expected = cosine(without @ model.history_vectors, model.item_vectors)[QUERY]
@@ -105,16 +81,16 @@ def test_the_predicted_items_are_left_out_of_their_users_alone(bench, positives,
     assert_close(scores(model.encode()), cosine(histories @ model.history_vectors, model.item_vectors))
 
 
-def test_smoothing_adds_items_two_steps_away(bench, positives, histories):
-    model = attached(bench.Smoothed, positives, dim=4, drop=0.0, share=2.0)
+def test_smoothing_adds_items_two_steps_away(positives, histories):
+    model = attached(history_variants.Smoothed, positives, dim=4, drop=0.0, share=2.0)
     edges = histories / histories.sum(1, keepdim=True).sqrt() / histories.sum(0).clamp(min=1).sqrt()
     items = model.item_vectors + 2.0 * edges.T @ edges @ model.item_vectors
     assert_close(scores(model.encode()), cosine(histories @ model.history_vectors, items))
     assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), scores(model.encode())[QUERY])
 
 
-def test_the_average_is_of_all_steps_at_first_and_then_moves(bench, positives):
-    model = attached(bench.Averaged, positives, dim=4, decay=0.6)
+def test_the_average_is_over_all_steps_at_first_and_then_exponential(positives):
+    model = attached(history_variants.Averaged, positives, dim=4, decay=0.6)
     for value in (1.0, 3.0, 8.0):  # shares 1, 1/2, and 0.4 in place of 1/3
         torch.nn.init.constant_(model.item_vectors, value)
         model.encode_batch(QUERY, OWNER, ITEM)
@@ -123,17 +99,17 @@ def test_the_average_is_of_all_steps_at_first_and_then_moves(bench, positives):
     assert all(parameter.requires_grad != name.startswith("mean.") for name, parameter in model.named_parameters())
 
 
-def test_all_factors_of_ease_are_its_weights(bench, positives):
-    model = attached(bench.FromEASE, positives, dim=5, l2=0.5)
-    weights = bench.ease_weights(positives, 5, 0.5)
+def test_all_factors_of_ease_are_its_weights(positives):
+    model = attached(history_variants.FromEASE, positives, dim=5, l2=0.5)
+    weights = history_variants.ease_weights(positives, 5, 0.5)
     weights.fill_diagonal_(float(weights.max()))
     product = model.history_vectors @ model.item_vectors.T
     assert_close(product / product.norm(), weights / weights.norm())
     assert_close(model.item_vectors.std(), attached(History, positives, dim=5).item_vectors.std())
 
 
-def test_all_singular_vectors_are_the_root_of_the_graphs_square(bench, positives, histories):
-    model = attached(bench.FromSpectrum, positives, dim=5)
+def test_all_singular_vectors_are_the_root_of_the_graphs_square(positives, histories):
+    model = attached(history_variants.FromSpectrum, positives, dim=5)
     edges = histories / histories.sum(1, keepdim=True).sqrt() / histories.sum(0).clamp(min=1).sqrt()
     product = model.history_vectors @ model.item_vectors.T
     square = product @ product
@@ -141,8 +117,8 @@ def test_all_singular_vectors_are_the_root_of_the_graphs_square(bench, positives
 
 
 @pytest.mark.parametrize("for_itself", [True, False])
-def test_the_full_rank_begins_as_ease_and_its_diagonal_moves_when_it_may(bench, positives, histories, for_itself):
-    model = attached(bench.Linear, positives, l2=0.5, for_itself=for_itself)
+def test_the_full_rank_begins_as_ease_and_its_diagonal_moves_when_it_may(positives, histories, for_itself):
+    model = attached(history_variants.Linear, positives, l2=0.5, for_itself=for_itself)
     ease = EASE(3, 5, l2=0.5)
     ease.fit(positives)
     assert_close(scores(model.encode()), histories @ ease.weights)
@@ -153,7 +129,7 @@ def test_the_full_rank_begins_as_ease_and_its_diagonal_moves_when_it_may(bench, 
     assert_close(moved, torch.where(torch.eye(5, dtype=torch.bool) & (not for_itself), 0.0, -0.1), atol=1e-4, rtol=0)
 
 
-def test_every_idea_is_a_run_that_can_be_built_and_the_names_are_given_back(bench):
+def test_every_idea_is_a_run_that_can_be_built_and_the_names_are_given_back():
     before = dict(MODELS)
     with bench.registered():
         for data in bench.BASE:
@@ -168,8 +144,8 @@ def test_every_idea_is_a_run_that_can_be_built_and_the_names_are_given_back(benc
 
 
 @pytest.fixture
-def small(bench, monkeypatch, tmp_path):
-    """A dataset of few users, under a name of its own."""
+def small(monkeypatch, tmp_path):
+    """A small dataset with settings for the benchmarks."""
     data = generate(60, 40, interactions_per_user=10, seed=0).ragged()
     file = tmp_path / "small.csv"
     lines = [f"{user},{item}" for user, item in zip(data.owner().tolist(), data.indices.tolist(), strict=True)]
@@ -182,7 +158,7 @@ def small(bench, monkeypatch, tmp_path):
     torch.set_num_threads(threads)
 
 
-def test_rows_are_of_validation_alone_and_are_not_made_again(bench, small):
+def test_rows_are_of_validation_alone_and_are_not_made_again(small):
     labels = ("History + 1 EASE", "EASE", "weights averaged over steps")
     wanted = bench.Task(small, labels, (10, 11), 2)
     todo = bench.tasks(wanted, [])
@@ -196,7 +172,7 @@ def test_rows_are_of_validation_alone_and_are_not_made_again(bench, small):
     assert len(bench.Trials(small, 10, 2).split.test) == 0
 
 
-def test_a_sum_is_of_scores_of_one_spread(bench, small):
+def test_a_sum_is_of_scores_of_one_spread(small):
     trials = bench.Trials(small, 10, 2)
     history, ease = bench.of_history(), bench.Run("ease", {"l2": 1.0})
     alone, nothing_added = bench.Idea(history), bench.Idea(history, ease, 0.0)
@@ -207,7 +183,7 @@ def test_a_sum_is_of_scores_of_one_spread(bench, small):
     assert_close(bench.spread_scores(other).std(), torch.tensor(1.0))
 
 
-def test_the_table_of_ideas_puts_every_dataset_beside_history(bench):
+def test_the_table_of_ideas_puts_every_dataset_beside_history():
     def row(data, idea, *valid):
         return {"data": data, "idea": idea, "valid": list(valid)}
 
@@ -220,7 +196,7 @@ def test_the_table_of_ideas_puts_every_dataset_beside_history(bench):
     ]
 
 
-def test_every_trained_model_is_timed_with_the_settings_of_mf(cost, small):
+def test_every_trained_model_is_timed_with_the_settings_of_mf(small):
     seconds, sizes = cost.seconds_of(small, 2)
     assert list(seconds) == cost.TRAINED
     assert not any(MODELS[name].is_closed_form for name in cost.TRAINED)
@@ -235,50 +211,51 @@ def test_every_trained_model_is_timed_with_the_settings_of_mf(cost, small):
     assert (trained.loss.threshold != 0).all()
 
 
-def test_the_table_of_costs_and_the_verdict(cost):
-    def found(over):
+def test_the_table_of_costs_and_the_verdict():
+    def cost_of(over):
         return {"seconds": 2.0 * over, "over_mf": over, "parameter_bytes": 2**20, "peak_bytes": 3 * 2**20}
 
-    result = {"data": "gowalla", "models": {"mf": found(1.0), "lightgcn": found(1.5)}}
+    result = {"data": "gowalla", "models": {"mf": cost_of(1.0), "lightgcn": cost_of(1.5)}}
     assert cost.table([result]).splitlines()[-1] == "| gowalla | lightgcn | 3.000 | 1.50 | 1.0 MiB | 3.0 MiB |"
     assert cost.verdict(result) == "lightgcn on gowalla: 1.50 times MF, within the bound of 3"
-    result["models"]["lightgcn"] = found(3.1)
+    result["models"]["lightgcn"] = cost_of(3.1)
     assert "above" in cost.verdict(result)
     assert cost.verdict({**result, "data": "food"}) == ""
 
 
-@pytest.fixture(scope="module")
-def backbones(patch):
-    return module(patch, "backbones")
-
-
-def rows_of_best(backbones, valid=lambda at: at / 100):
+def rows_of_best(valid=lambda at: at / 100):
     """A row for every method on Electronic, the later the better on validation and the worse on test."""
-    methods = [method.label for method in backbones.PLANS["best"].methods if backbones.ELECTRONIC in method.data]
+    methods = [
+        method.label for method in backbone_plans.PLANS["best"].methods if backbone_plans.ELECTRONIC in method.data
+    ]
     for at, label in enumerate(methods):
-        row = {"data": backbones.ELECTRONIC, "method": label, "runs": [{"standard": 0.5 - at / 100}]}
+        row = {"data": backbone_plans.ELECTRONIC, "method": label, "runs": [{"standard": 0.5 - at / 100}]}
         yield row if label == "popularity" else {**row, "valid": valid(at)}
 
 
-def test_validation_decides_what_is_blended_and_an_unfinished_file_is_refused(backbones, tmp_path):
-    rows, file = list(rows_of_best(backbones)), tmp_path / "best.json"
+def test_validation_decides_what_is_blended_and_an_unfinished_file_is_refused(tmp_path):
+    rows, file = list(rows_of_best()), tmp_path / "best.json"
     file.write_text(json.dumps({"rows": rows}))
     best = sorted((row for row in rows if "valid" in row), key=lambda row: -row["valid"])
-    assert backbones.ranked(file, backbones.ELECTRONIC) == best
-    twice = [{**row, "data": backbones.HEALTH} for row in rows]
+    assert backbones.ranked(file, backbone_plans.ELECTRONIC) == best
+    twice = [{**row, "data": backbone_plans.HEALTH} for row in rows]
     twice += [{**twice[0], "method": label, "valid": 1.0 + at} for at, label in enumerate(("MF SL", "History SL"))]
     file.write_text(json.dumps({"rows": twice}))
-    found = backbones.ranked(file, backbones.HEALTH)[:3]
-    assert [row["method"] for row in found] == ["History SL", "MF SL", best[0]["method"]]  # a model once
+    first = backbones.ranked(file, backbone_plans.HEALTH)[:3]
+    assert [row["method"] for row in first] == ["History SL", "MF SL", best[0]["method"]]  # a model once
     file.write_text(json.dumps({"rows": [row for row in rows if row["method"] != "EASE"]}))
     with pytest.raises(SystemExit, match="every method of best on amazon2014-electronic; it lacks EASE"):
-        backbones.ranked(file, backbones.ELECTRONIC)
+        backbones.ranked(file, backbone_plans.ELECTRONIC)
 
 
-def test_the_summary_takes_the_best_classic_by_test_and_the_trained_model_by_validation(backbones):
-    rows = list(rows_of_best(backbones, valid=lambda at: -at / 100))
-    blended = {"data": backbones.ELECTRONIC, "method": backbones.BLEND, "runs": [{"standard": 0.6}, {"standard": 0.7}]}
-    classics = {method.label for method in backbones.CLASSICS}
+def test_the_summary_takes_the_best_classic_by_test_and_the_trained_model_by_validation():
+    rows = list(rows_of_best(valid=lambda at: -at / 100))
+    blended = {
+        "data": backbone_plans.ELECTRONIC,
+        "method": backbone_plans.BLEND,
+        "runs": [{"standard": 0.6}, {"standard": 0.7}],
+    }
+    classics = {method.label for method in backbone_plans.CLASSICS}
     classic = max((row for row in rows if row["method"] in classics), key=lambda row: row["runs"][0]["standard"])
     trained = next(row for row in rows if row["method"] not in classics)
     shown = [f"{row['runs'][0]['standard']:.4f} ({row['method']})" for row in (classic, trained)]
@@ -288,8 +265,8 @@ def test_the_summary_takes_the_best_classic_by_test_and_the_trained_model_by_val
 
 
 @pytest.mark.parametrize("plan", ["grid", "published", "best"])
-def test_every_method_makes_a_config_on_each_of_its_datasets(backbones, plan):
-    chosen = backbones.PLANS[plan]
+def test_every_method_makes_a_config_on_each_of_its_datasets(plan):
+    chosen = backbone_plans.PLANS[plan]
     for data in chosen.data:
         for method in chosen.methods:
             task = backbones.Task(plan, data, method, 0, chosen.epochs[data], (0,))
@@ -298,13 +275,12 @@ def test_every_method_makes_a_config_on_each_of_its_datasets(backbones, plan):
             assert config.train.refit == (plan == "best")
 
 
-def test_trials_and_beginnings_that_differ_are_of_methods_that_there_are(backbones):
-    labels = {method.label for plan in backbones.PLANS.values() for method in plan.methods}
-    assert {label for _, label in (*backbones.TRIALS, *backbones.FIRST)} <= labels
+def test_trials_and_beginnings_that_differ_are_of_methods_that_there_are():
+    labels = {method.label for plan in backbone_plans.PLANS.values() for method in plan.methods}
+    assert {label for _, label in (*backbone_plans.TRIALS, *backbone_plans.FIRST)} <= labels
 
 
-def test_the_table_of_weights_is_beside_the_softmax_loss(patch):
-    weighting = module(patch, "weighting")
+def test_the_table_of_weights_is_beside_the_softmax_loss():
     rows = [
         {
             "data": "food",
@@ -319,8 +295,7 @@ def test_the_table_of_weights_is_beside_the_softmax_loss(patch):
     assert lines[0] == "| food | 0.2000 | N = 50 | +2.5% | +7.5% | +12.5% | +20.0% |"
 
 
-def test_one_half_of_the_users_chooses_what_is_blended_and_the_other_judges(patch):
-    blend_size = module(patch, "blend_size")
+def test_one_half_of_the_users_chooses_what_is_blended_and_the_other_judges():
     dataset = Dataset("generated", make_split(generate(120, 80, seed=0)))
     runs = [fit(make_config({"model": {"name": name}, "k": 5}), dataset) for name in ("popularity", "ease", "rp3beta")]
     search = WeightSearch(runs)
@@ -330,17 +305,16 @@ def test_one_half_of_the_users_chooses_what_is_blended_and_the_other_judges(patc
         for run in runs
     ]
     chooses, judges = search.users[::2], search.users[1::2]
-    found = blend_size.by_size(search, chooses, judges)
-    assert [len(found[rule]) for rule in blend_size.RULES] == [3, 3]
+    scores = blend_size.by_size(search, chooses, judges)
+    assert [len(scores[rule]) for rule in blend_size.RULES] == [3, 3]
     best = max(range(3), key=lambda at: each[at][chooses].mean())
-    assert_close(found["chosen"][0], float(each[best][judges].mean()), rtol=0, atol=1e-6)
+    assert_close(scores["chosen"][0], float(each[best][judges].mean()), rtol=0, atol=1e-6)
     weights, _ = blend_size.some(search, [0, 1, 2], chooses).weights()
-    assert found["chosen"][2] == blend_size.some(search, [0, 1, 2], judges).valid_score(weights)
-    assert found["all 1"][2] == blend_size.some(search, [0, 1, 2], judges).valid_score([1.0] * 3)
+    assert scores["chosen"][2] == blend_size.some(search, [0, 1, 2], judges).valid_score(weights)
+    assert scores["all 1"][2] == blend_size.some(search, [0, 1, 2], judges).valid_score([1.0] * 3)
 
 
-def test_the_table_of_blends_is_of_means_over_splits(patch):
-    blend_size = module(patch, "blend_size")
+def test_the_table_of_blends_is_of_means_over_splits():
     rows = [{"data": "food", "seed": seed, "chosen": [0.1, 0.2 + seed], "all 1": [0.1, 0.3]} for seed in (0, 1)]
     assert blend_size.table(rows).splitlines()[2:] == [
         "| food | chosen | 0.1000 | 0.7000 |",

@@ -1,8 +1,8 @@
-"""Benchmarks answer for themselves, and the plain reference of quality_time is the loss it claims to be."""
+"""Benchmarks answer --help, share their arguments and result file, and measure what they say."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import re
 import subprocess
@@ -10,67 +10,92 @@ import sys
 from pathlib import Path
 
 import pytest
-import record
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from benchmarks import harness
+from benchmarks.quality import quality_time, quality_time_methods
+from benchmarks.speed import before_after, latency
 from topshelf.losses import slatk_loss
 
 ROOT = Path(__file__).parents[1]
-BENCHMARKS = sorted(set((ROOT / "benchmarks").glob("*.py")) - {ROOT / "benchmarks" / "record.py"})
+SCRIPTS = sorted(
+    f"benchmarks.{file.parent.name}.{file.stem}"
+    for file in (ROOT / "benchmarks").glob("*/*.py")
+    if "__main__" in file.read_text()
+)
 RESULT = ROOT / "benchmarks" / "results" / "quality_time.json"
-# One process for all of them: torch is imported once. Each sees its own folder first, as when it is run.
+# One process for all of them: torch is imported once.
 ASK = """
 import contextlib, io, json, runpy, sys
 answers = {}
-sys.path.insert(0, sys.argv[1])
-for file in sys.argv[2:]:
-    sys.argv = [file, "--help"]
+for name in sys.argv[1:]:
+    sys.argv = [name, "--help"]
     with contextlib.redirect_stdout(io.StringIO()) as said:
         try:
-            runpy.run_path(file, run_name="__main__")
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
         except BaseException as ending:
-            answers[file] = [said.getvalue(), repr(ending)]
+            answers[name] = [said.getvalue(), repr(ending)]
 json.dump(answers, sys.stdout)
 """
 
 
 @pytest.fixture(scope="module")
 def answers():
-    command = [sys.executable, "-c", ASK, str(ROOT / "benchmarks"), *map(str, BENCHMARKS)]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+    command = [sys.executable, "-W", "ignore::RuntimeWarning:runpy", "-c", ASK, *SCRIPTS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300)
+    return json.loads(done.stdout)
 
 
-@pytest.fixture(scope="module")
-def quality_time():
-    spec = importlib.util.spec_from_file_location("quality_time", ROOT / "benchmarks" / "quality_time.py")
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-@pytest.mark.parametrize("file", BENCHMARKS, ids=lambda file: file.name)
-def test_every_benchmark_answers_help_and_has_quick_and_json(file, answers):
-    said, ending = answers[str(file)]
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_benchmark_answers_help_and_has_quick_and_json(name, answers):
+    said, ending = answers[name]
     assert ending == "SystemExit(0)"
+    assert f"usage: python -m {name}" in said
     assert "--quick" in said
     assert "--json" in said
+    assert f"python -m {name} " in said.partition("options:")[0].partition("\n\n")[2]  # the docstring's own line
 
 
-def test_what_a_file_holds_beside_the_rows_stays_in_it(tmp_path):
-    file = tmp_path / "found.json"
-    assert record.held(file) == record.held(None) == []
-    record.write(None, "nothing")
-    record.write(file, "first", rows=[{"a": 1}])
+def test_the_shared_module_imports_nothing_of_topshelf():
+    code = "import sys, benchmarks.harness; assert not {'topshelf', 'torch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.fixture
+def benchmark(tmp_path, monkeypatch):
+    def of(*words, **how):
+        monkeypatch.setattr(sys, "argv", ["name", *map(str, words)])
+        made = harness.Benchmark("benchmarks.a.name", "words", data=("one", "two"), seeds=(0, 1), **how)
+        made.parse()
+        return made
+
+    return of
+
+
+def test_a_result_has_its_command_date_machine_data_and_seeds_and_keeps_the_rest_of_its_file(benchmark, tmp_path):
+    file = tmp_path / "result.json"
+    assert benchmark().held() == []
+    benchmark().write(rows=[1])  # no file, nothing to write
+    benchmark("--seeds", 3, "--json", file).write(rows=[{"a": 1}])
     file.write_text(json.dumps({**json.loads(file.read_text()), "earlier": ["kept"]}))
-    record.write(file, "second", rows=[*record.held(file), {"a": 2}])
-    found = json.loads(file.read_text())
-    assert (found["command"], found["earlier"], found["rows"]) == ("second", ["kept"], [{"a": 1}, {"a": 2}])
-    assert found["environment"]["packages"]["torch"]
+    again = benchmark("--data", "two", "--json", file)
+    again.write(rows=[*again.held(), {"a": 2}], protocol="standard")
+    result = json.loads(file.read_text())
+    assert (result["earlier"], result["rows"]) == (["kept"], [{"a": 1}, {"a": 2}])
+    assert result["command"] == "python -m benchmarks.a.name --data two"
+    assert (result["data"], result["seeds"], result["protocol"]) == (["two"], [0, 1], "standard")
+    assert result["date"] == harness.today()
+    assert result["environment"]["packages"]["torch"]
 
 
-@pytest.mark.parametrize("name", ["backbones", "blend_size", "safe_defaults"])
+def test_quick_overrides_what_was_given(benchmark):
+    options = benchmark("--quick", "--data", "one", "two", quick={"data": ["two"], "seeds": [0]}).options
+    assert (options.data, options.seeds) == (["two"], [0])
+
+
+@pytest.mark.parametrize("name", ["quality.backbones", "studies.blend_size", "studies.safe_defaults"])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(("--data", "nope"), "--data must be of: "), (("--quick", "--json", "{file}"), "--quick must have a new file")],
@@ -82,16 +107,100 @@ def test_a_wrong_name_or_a_quick_call_for_a_whole_file_is_refused(
     file.write_text("{}")
     monkeypatch.setattr(sys, "argv", [name, *(text.format(file=file) for text in arguments)])
     with pytest.raises(SystemExit):
-        importlib.import_module(name).main()
+        importlib.import_module(f"benchmarks.{name}").main()
     assert message in capsys.readouterr().err
     assert file.read_text() == "{}"
 
 
-def test_the_plain_reference_is_slatk(quality_time):
+def test_runs_are_timed_in_turn_after_one_of_each():
+    called, now = [], iter(range(100))
+    runs = {label: (lambda label=label: called.append(label)) for label in "ab"}
+    seconds = harness.interleaved(runs, 2, clock=lambda: float(next(now)))
+    assert called == ["a", "b"] * 3
+    assert seconds == {"a": [1.0, 1.0], "b": [1.0, 1.0]}
+
+
+class Tree:
+    """Answers as a worker does: each call takes the next of some seconds."""
+
+    asked: list[str] = []  # noqa: RUF012  of both
+
+    def __init__(self, name, *seconds):
+        self.name, self.seconds = name, iter(seconds)
+
+    def ask(self, request):
+        self.asked.append(self.name)
+        wall = next(self.seconds)
+        return [wall, 2 * wall]
+
+
+def test_two_trees_take_turns_and_the_ratio_is_of_their_best_rounds():
+    trees = {"before": Tree("before", 99.0, 2.0, 4.0), "after": Tree("after", 99.0, 3.0, 2.2)}
+    row = before_after.measure(trees, {"data": "food", "work": "EASE, fit"}, 2)
+    assert Tree.asked == ["after", "before", "before", "after", "after", "before"]
+    assert row["wall"] == {"before": [2.0, 4.0], "after": [3.0, 2.2]}
+    assert row["ratio"]["wall"] == row["ratio"]["cpu"] == pytest.approx(1.1)
+    assert before_after.is_slower(row, 1.03)
+    assert not before_after.is_slower({**row, "ratio": {"wall": 1.2, "cpu": 1.01}}, 1.03)
+    assert before_after.cells(row, 1.03)[:5] == ["food", "EASE, fit", "2.0000", "2.2000", "1.100"]
+
+
+def test_a_tree_against_itself_is_measured_by_two_processes(tmp_path):
+    file, source = tmp_path / "result.json", str(ROOT / "src")
+    command = [sys.executable, "-m", before_after.MODULE, "--before", source, "--after", source, "--json", str(file)]
+    command += ["--data", "synthetic", "--work", before_after.EASE, before_after.EVALUATION, "--rounds", "2"]
+    subprocess.run([*command, "--least", "0", "--limit", "1e9"], cwd=ROOT, check=True, capture_output=True, timeout=300)
+    result = json.loads(file.read_text())
+    assert [row["work"] for row in result["rows"]] == [before_after.EASE, before_after.EVALUATION]
+    for row in result["rows"]:
+        assert min(row["ratio"].values()) > 0
+        assert [len(row["wall"][tree]) for tree in before_after.TREES] == [2, 2]
+
+
+@pytest.mark.parametrize("model", latency.MODELS)
+def test_a_run_folder_is_made_and_answers(model, tmp_path):
+    sizes = {"users": 300, "items": 200, "interactions": 3_000}
+    latency.make(tmp_path / "run", model, sizes)
+    result = latency.measure(tmp_path / "run", model, sizes, 2, 1e9)
+    assert list(result["calls"]) == [latency.KNOWN, *([latency.NEW] if model == "history" else []), latency.SIMILAR]
+    assert all(0 < times["p50"] <= times["p99"] for times in result["calls"].values())
+    assert len(latency.lines("after", model, result)) == len(result["calls"])
+
+
+def test_a_worker_refuses_a_path_that_is_no_source_tree(tmp_path):
+    with pytest.raises(SystemExit, match="topshelf must come from"):
+        harness.check_tree(tmp_path)
+    harness.check_tree(ROOT / "src")
+
+
+def test_the_data_of_the_latency_benchmark_have_the_sizes_that_it_says():
+    sizes = {"users": 300, "items": 200, "interactions": 2_000}
+    matrix = latency.interactions(sizes)
+    assert matrix.shape == (300, 200)
+    assert matrix.nnz == 2_000
+    assert matrix.data.max() == 1
+    assert (matrix.getnnz(axis=1) > 0).all()
+
+
+def test_the_first_answer_is_not_among_the_percentiles_and_short_lists_are_refused(monkeypatch):
+    class Answer:
+        height = latency.K
+
+    now = iter([0.0, 5.0, *(value for at in range(4) for value in (10.0, 10.0 + at))])
+    monkeypatch.setattr(latency.time, "perf_counter", lambda: next(now))
+    times = latency.percentiles(lambda at: Answer, 4, 1e9)
+    assert (times["first"], times["p50"], times["calls"]) == (5.0, 1.5, 4)
+    monkeypatch.undo()
+    Answer.height = 3
+    with pytest.raises(SystemExit, match="20 rows, got 3"):
+        latency.percentiles(lambda at: Answer, 1, 1e9)
+
+
+def test_the_plain_reference_is_slatk():
     torch.manual_seed(0)
     users, items, threshold = torch.randn(5, 8), torch.randn(30, 8), torch.rand(5)
     user, item, negative = torch.tensor([0, 3, 3, 4]), torch.tensor([7, 1, 29, 0]), torch.randint(30, (4, 11))
-    found = quality_time.plain_loss(users, items, user, item, negative, threshold, tau=0.2, tau_weight=2.5)
+    value = quality_time_methods.plain_loss(users, items, user, item, negative, threshold, tau=0.2, tau_weight=2.5)
     u, i = F.normalize(users, dim=1), F.normalize(items, dim=1)
     scores = u @ i.T
     expected = slatk_loss(
@@ -101,13 +210,13 @@ def test_the_plain_reference_is_slatk(quality_time):
         tau=0.2,
         tau_weight=2.5,
     ).mean()
-    assert_close(found, expected)
+    assert_close(value, expected)
 
 
-def test_the_clock_stands_while_it_is_paused(quality_time, monkeypatch):
+def test_the_clock_stands_while_it_is_paused(monkeypatch):
     now = 100.0
-    monkeypatch.setattr(quality_time.time, "perf_counter", lambda: now)
-    clock = quality_time.Clock()
+    monkeypatch.setattr(quality_time_methods.time, "perf_counter", lambda: now)
+    clock = quality_time_methods.Clock()
     now += 3
     with clock.paused() as seconds:
         assert seconds == 3
@@ -116,7 +225,7 @@ def test_the_clock_stands_while_it_is_paused(quality_time, monkeypatch):
     assert clock.seconds == 4
 
 
-def test_reached_is_the_first_point_at_the_target_and_never_extrapolated(quality_time):
+def test_reached_is_the_first_point_at_the_target_and_never_extrapolated():
     curve = [
         {"seconds": 1.0, "epoch": 1, "test": 0.1, "valid": 0.05},
         {"seconds": 2.0, "epoch": 2, "test": 0.3, "valid": 0.07},
@@ -129,16 +238,16 @@ def test_reached_is_the_first_point_at_the_target_and_never_extrapolated(quality
     assert quality_time.reached([run, {"seconds": 1.5, "curve": curve[:1]}], 0.2) == "2 (1 of 2 seeds)"
 
 
-def test_the_quality_time_page_is_the_committed_result(quality_time):
+def test_the_quality_time_page_is_the_committed_result():
     page = (ROOT / "docs" / "quality-time.md").read_text()
     assert quality_time.table(json.loads(RESULT.read_text())["results"]) in page
     assert all((ROOT / "docs" / name).exists() for name in re.findall(r"\]\((images/[^)]+)\)", page))
 
 
-def test_the_baselines_ran_with_the_winners_of_their_searches(quality_time):
+def test_the_baselines_ran_with_the_winners_of_their_searches():
     result = json.loads(RESULT.read_text())
     for data, methods in result["searches"].items():
-        for method, found in methods.items():
-            assert found["best"] == max(found["trials"], key=lambda row: row["valid"])["settings"]
+        for method, search in methods.items():
+            assert search["best"] == max(search["trials"], key=lambda row: row["valid"])["settings"]
             for run in result["results"][data][method]["runs"]:
-                assert found["best"].items() <= run["settings"].items()
+                assert search["best"].items() <= run["settings"].items()

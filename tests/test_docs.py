@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
-import json
+import inspect
 import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
+from torch import Tensor
 
 from topshelf.losses import LISTWISE, LOSSES
 from topshelf.models import MODELS
 from topshelf.models.describe import describe
 
 ROOT = Path(__file__).parents[1]
+COMMAND = "python docs/generate.py"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -38,7 +41,9 @@ def generate():
     "name", ["docs/settings.md", "docs/losses/reference.md", "docs/models/reference.md", "docs/models/README.md"]
 )
 def test_the_generated_pages_are_what_the_code_says(generate, name):
-    assert (ROOT / name).read_text() == generate.pages()[ROOT / name], "run python docs/generate.py"
+    assert (ROOT / name).read_text() == generate.pages()[ROOT / name], (
+        "the page is not that of the code: run " + COMMAND
+    )
 
 
 def test_every_loss_has_an_entry_with_its_formula_and_its_sections(generate):
@@ -50,6 +55,44 @@ def test_every_loss_has_an_entry_with_its_formula_and_its_sections(generate):
         assert "\n```math\n" in entry
         for section in ("Shapes", "Use when", "Cost", "Paper", "Relations"):
             assert entry.count(f"\n- **{section}:** ") == 1, entry[:40]
+
+
+def test_every_loss_shows_its_constructor_its_call_and_its_function(generate):
+    entries = generate.reference_page().split("\n### ")[1:]
+    for entry, cls in zip(entries, [*LOSSES.values(), *LISTWISE.values()], strict=True):
+        block = re.search(r"```python\n(.*?)```", entry, flags=re.DOTALL)[1]
+        starts = [line.partition("(")[0] for line in block.splitlines() if re.match(r"\w+\(", line)]
+        assert starts == [cls.__name__, "loss", cls.formula.__name__]
+        for name in inspect.signature(cls).parameters:
+            assert re.search(rf"\b{name}: ", block), name
+        assert "Any" not in block
+
+
+def test_every_model_shows_its_constructor(generate):
+    for entry, cls in zip(generate.models_page().split("\n### ")[1:], MODELS.values(), strict=True):
+        assert f"\n```python\n{generate.signature(cls.__name__, cls)}\n```\n" in entry
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bpr", "loss(positive, negative, owner=None, *, mask=None, log_q=None)"),
+        ("slatk", "loss(positive, negative=None, owner=None, *, query, mask=None, log_q=None, log_partition=None)"),
+        ("directau", "loss(positive, *, owner=None, query=None, query_vector, item_vector)"),
+    ],
+)
+def test_a_call_has_what_the_loss_uses_and_says_what_it_cannot_do_without(generate, name, expected):
+    assert generate.call_of(LOSSES[name]) == expected
+
+
+def test_a_signature_has_types_and_defaults_and_long_ones_a_line_for_each_argument(generate):
+    def short(a: Tensor, *, b: Literal["x", "y"] = "x", c: tuple[int, ...] | None = None) -> Tensor: ...
+    def long(a: Tensor, **others: float) -> Tensor: ...
+
+    generated = generate.signature("short", short, returns=True)
+    assert generated == 'short(a: Tensor, *, b: "x" | "y" = "x", c: tuple[int, ...] | None = None) -> Tensor'
+    name = "n" * generate.WIDTH
+    assert generate.signature(name, long) == f"{name}(\n    a: Tensor,\n    **others: float,\n)"
 
 
 # The numbers that the SL@K paper prints: counted from its source, where equations, theorems and algorithms are numbered
@@ -64,8 +107,8 @@ CITED = {
 def test_equations_and_theorems_are_cited_by_the_numbers_that_the_paper_prints(generate):
     """SL is 2.2, the chain of bounds 3.3, SL@K 3.5, the algorithm C.1; they were one too high."""
     for entry in generate.reference_page().split("\n### ")[1:]:
-        found = re.findall(r"(?:equation|algorithm|theorem) [A-Z\d]+(?:\.\d+)*[a-z-]*\d*", entry)
-        assert sorted(set(found)) == CITED.get(entry.splitlines()[0], []), entry.splitlines()[0]
+        citations = re.findall(r"(?:equation|algorithm|theorem) [A-Z\d]+(?:\.\d+)*[a-z-]*\d*", entry)
+        assert sorted(set(citations)) == CITED.get(entry.splitlines()[0], []), entry.splitlines()[0]
 
 
 def test_every_model_has_an_entry_with_its_formula_its_sections_and_its_settings(generate):
@@ -93,7 +136,7 @@ def test_only_the_table_of_a_page_is_made_anew(generate, tmp_path):
 
 @pytest.mark.parametrize("page", ["reference_page", "models_page"])
 def test_nothing_of_the_docstrings_markup_is_left_in_the_reference(generate, page):
-    text = re.sub(r"```math\n.*?```|`[^`]+`", "", getattr(generate, page)(), flags=re.DOTALL)
+    text = re.sub(r"```(?:math|python)\n.*?```|`[^`]+`", "", getattr(generate, page)(), flags=re.DOTALL)
     assert "`" not in text
     assert ":math:" not in text
     assert not re.search(r":\w+:|\.\. \w+::|[ ]{3}\S", text)
@@ -112,39 +155,6 @@ def test_restructured_text_becomes_markdown(generate, rest, expected):
     assert generate.markdown(rest) == expected
 
 
-@pytest.mark.parametrize("name", ["published", "searched"])
-def test_the_readmes_tables_are_the_committed_results(name):
-    result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
-    assert module(ROOT / "benchmarks" / "published.py").table(result["rows"]) in (ROOT / "README.md").read_text()
-
-
-def test_the_effective_n_table_is_the_committed_result():
-    page = (ROOT / "docs" / "losses" / "slatk.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / "effective_n.json").read_text())
-    for row in result["rows"]:
-        assert f"| {row['variant']} | {row['valid']:.4f} | {row['test']:.4f} | {row['mean_threshold']:.2f} |" in page
-    assert result["date"] in page
-
-
-def test_the_accuracy_of_thresholds_is_the_committed_result():
-    page = (ROOT / "docs" / "losses" / "slatk.md").read_text()
-    benchmark = module(ROOT / "benchmarks" / "threshold_accuracy.py")
-    accuracy, quality = (
-        json.loads((ROOT / "benchmarks" / "results" / f"threshold_{name}.json").read_text())
-        for name in ("accuracy", "quality")
-    )
-    for table in benchmark.table(accuracy["rows"]).split("\n\n"):
-        assert table in page
-    assert benchmark.quality_table(quality["rows"]) in page
-    assert accuracy["date"] in page
-    # What the page says of the estimators holds for the users of every state.
-    for row in accuracy["rows"]:
-        group = row["groups"]["all"]
-        errors = {name: one["absolute"] for name, one in group["estimates"].items()}
-        assert min(errors, key=errors.get) == "weighted"
-        assert group["estimates"]["sampled"]["place"] == pytest.approx(group["predicted"], rel=0.1)
-
-
 def headings(page):
     """GitHub's anchors of a page; a # in a block of code is no heading."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
@@ -156,9 +166,15 @@ def headings(page):
 def test_every_link_between_pages_leads_somewhere(page):
     for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text()):
         if not target.startswith("http"):
-            found = page.parent / target if target else page
-            assert found.exists(), target
-            assert not anchor or anchor in headings(found), f"{target}#{anchor}"
+            file = page.parent / target if target else page
+            assert file.exists(), target
+            assert not anchor or anchor in headings(file), f"{target}#{anchor}"
+
+
+@EACH_PAGE
+def test_every_benchmark_a_page_names_can_be_run(page):
+    for name in re.findall(r"python -m (benchmarks\.[\w.]+)", page.read_text()):
+        assert "__main__" in (ROOT / f"{name.replace('.', '/')}.py").read_text(), name
 
 
 @EACH_PAGE
@@ -241,118 +257,3 @@ def test_the_example_in_python_recommends(capsys):
     table = module(ROOT / "examples" / "in_python.py").main()
     assert table.height == 3
     assert table["item"][0] in {f"item-{i}" for i in range(10)}  # the block of user-0
-
-
-def test_the_speed_table_is_the_committed_result():
-    page = (ROOT / "docs" / "speed.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / "training.json").read_text())
-    assert result["date"] in page
-    for found in result["results"]:
-        for label, speedup in found["speedup"].items():
-            assert f"| {found['data']} | {label} | {found['seconds'][label]:.3f} | {speedup:,.0f}x |" in page
-
-
-def test_the_speed_page_has_the_committed_overheads_and_qualities():
-    page = (ROOT / "docs" / "speed.md").read_text()
-    overhead = json.loads((ROOT / "benchmarks" / "results" / "overhead.json").read_text())
-    for found in overhead["results"]:
-        for label, seconds in found["seconds"].items():
-            assert f"| {found['data']} | {label} | {seconds:.4f} | {found['ratio'][label] - 1:+.1%} |" in page
-    convergence = json.loads((ROOT / "benchmarks" / "results" / "convergence.json").read_text())
-    assert module(ROOT / "benchmarks" / "convergence.py").table(convergence["rows"]) in page
-
-
-def test_the_scaling_page_is_the_committed_result():
-    result = json.loads((ROOT / "benchmarks" / "results" / "scaling.json").read_text())
-    assert module(ROOT / "benchmarks" / "scaling.py").figures(result) in (ROOT / "docs" / "scaling.md").read_text()
-
-
-def test_the_cost_of_evaluation_is_the_committed_result():
-    page = (ROOT / "docs" / "evaluation.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / "evaluation.json").read_text())
-    assert result["date"] in page
-    for found in result["results"]:
-        for label, over in found["over_product"].items():
-            assert f"| {found['data']} | {label} | {found['seconds'][label]:.3f} | {over:.2f}x |" in page
-
-
-def test_the_readmes_speed_is_the_committed_result():
-    page = " ".join((ROOT / "README.md").read_text().split())
-    training = json.loads((ROOT / "benchmarks" / "results" / "training.json").read_text())
-    for found in training["results"]:
-        assert f"{found['speedup']['SL@20, exact catalogue']:,.0f}x" in page
-    scaling = json.loads((ROOT / "benchmarks" / "results" / "scaling.json").read_text())
-    assert f"{scaling['results']['runs'][-2]['peak']:.1f} GiB" in page
-
-
-@pytest.mark.parametrize(("name", "rows"), [("every_loss", "rows"), ("loss_order", "runs"), ("concentration", "rows")])
-def test_the_measured_losses_are_the_committed_results(name, rows):
-    page = (ROOT / "docs" / "losses" / "measured.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
-    assert module(ROOT / "benchmarks" / f"{name}.py").table(result[rows]) in page
-    assert result["date"] in page
-
-
-@pytest.mark.parametrize("plan", ["published", "best", "grid"])
-def test_the_measured_models_are_the_committed_results(plan):
-    page = (ROOT / "docs" / "models" / "measured.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / f"backbones_{plan}.json").read_text())
-    assert module(ROOT / "benchmarks" / "backbones.py").table(result["rows"], plan) in page
-    assert result["date"] in page
-
-
-@pytest.mark.parametrize("name", ["weighting", "backbone_ideas", "backbone_ideas_wide", "blend_size"])
-def test_what_was_tried_for_models_is_the_committed_result(name):
-    page = (ROOT / "docs" / "models" / "measured.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
-    script = ROOT / re.search(r"benchmarks/\w+\.py", result["command"])[0]
-    assert module(script).table(result["rows"]) in page
-    assert result["command"] in page
-    assert result["date"] in page
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/models/measured.md"])
-def test_the_best_lists_are_the_committed_results(page):
-    best, blends = (
-        json.loads((ROOT / "benchmarks" / "results" / f"backbones_{plan}.json").read_text())["rows"]
-        for plan in ("best", "blend")
-    )
-    assert module(ROOT / "benchmarks" / "backbones.py").summary(best, blends) in (ROOT / page).read_text()
-
-
-def test_the_study_is_the_committed_result():
-    page = (ROOT / "docs" / "tuning.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / "tuning.json").read_text())
-    bench = module(ROOT / "benchmarks" / "tuning.py")
-    assert bench.table(result["rows"]) in page
-    assert bench.verdict(result["study"], result["rows"]) in page
-    assert result["command"] in page
-    assert result["date"] in page
-    general = json.loads((ROOT / "benchmarks" / "results" / "tuning_general.json").read_text())
-    assert f"came to {max(row['score'] or 0 for row in general['study']['trials']):.4f}" in page
-
-
-def test_the_cost_of_models_is_the_committed_result():
-    page = (ROOT / "docs" / "models" / "measured.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / "backbone_cost.json").read_text())
-    assert module(ROOT / "benchmarks" / "backbone_cost.py").table(result["results"]) in page
-    assert result["date"] in page
-    assert set(result["results"][0]["models"]) == {name for name, cls in MODELS.items() if not cls.is_closed_form}
-
-
-def test_the_general_settings_are_the_committed_result():
-    page = (ROOT / "docs" / "models" / "measured.md").read_text()
-    result = json.loads((ROOT / "benchmarks" / "results" / "safe_defaults.json").read_text())
-    bench = module(ROOT / "benchmarks" / "safe_defaults.py")
-    assert bench.table(result["rows"]) in page
-    assert bench.ratios_table(result["rows"]) in page
-    assert result["command"] in page
-    assert result["date"] in page
-    for danger in bench.dangers(result["rows"]):
-        assert danger in page
-        assert not danger.startswith("ials")
-
-
-def test_every_loss_of_the_registry_was_measured():
-    result = json.loads((ROOT / "benchmarks" / "results" / "every_loss.json").read_text())
-    assert {row["name"] for row in result["rows"]} == {"popularity", *LOSSES}

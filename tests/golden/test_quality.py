@@ -1,4 +1,4 @@
-"""Shipped settings on real data stay where they were measured (benchmarks/published.py): tight bands, one seed."""
+"""Shipped settings on real data stay where they were measured (benchmarks/quality/published.py): tight bands."""
 
 from __future__ import annotations
 

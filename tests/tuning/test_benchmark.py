@@ -1,34 +1,22 @@
-"""benchmarks/tuning.py: where its study begins, whom it kills, and that it would notice a lost trial."""
+"""benchmarks/studies/tuning.py: where its study begins, whom it kills, and that it would notice a lost trial."""
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from datetime import datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 
+from benchmarks.studies import tuning as benchmark
 from topshelf.config import assemble, overrides
 from topshelf.tuning import space
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 100  # a finished trial of these tests took so long
-
-
-@pytest.fixture(scope="module")
-def benchmark():
-    spec = importlib.util.spec_from_file_location("benchmark_tuning", ROOT / "benchmarks" / "tuning.py")
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = loaded  # dataclasses look there for their annotations
-    spec.loader.exec_module(loaded)
-    yield loaded
-    del sys.modules[spec.name]
 
 
 def a_trial(state, slot, attempt=1, pid=7, began=SECONDS):
@@ -42,7 +30,7 @@ def a_trial(state, slot, attempt=1, pid=7, began=SECONDS):
 
 
 @pytest.mark.parametrize("general", [True, False])
-def test_the_study_begins_with_the_general_settings_or_the_shipped_ones(benchmark, tmp_path, general):
+def test_the_study_begins_with_the_general_settings_or_the_shipped_ones(tmp_path, general):
     arguments = benchmark.command(benchmark.Plan(), tmp_path / "study", general=general)
     given = dict(pairwise(arguments))
     fixed = overrides(arguments[place + 1] for place, word in enumerate(arguments) if word == "--set")
@@ -54,7 +42,7 @@ def test_the_study_begins_with_the_general_settings_or_the_shipped_ones(benchmar
     assert {"train.learning_rate", "loss.tau", "loss.tau_weight", "threshold.every"} <= set(space(config).ranges)
 
 
-def test_every_slot_is_accounted_for(benchmark):
+def test_every_slot_is_accounted_for():
     complete, pruned, fail = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
     trials = [a_trial(complete, 0), a_trial(fail, 1, pid=8), a_trial(pruned, 1, attempt=2), a_trial(fail, 2)]
     found = benchmark.account(trials, 4, {7: "one", 8: "two"})
@@ -65,7 +53,7 @@ def test_every_slot_is_accounted_for(benchmark):
     assert benchmark.account(twice, 1, {})["lost"] == [0]
 
 
-def test_a_process_is_killed_in_the_middle_of_a_trial_of_its_own(benchmark):
+def test_a_process_is_killed_in_the_middle_of_a_trial_of_its_own():
     running = TrialState.RUNNING
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     too_few = [a_trial(running, 0, pid=process.pid)]
@@ -87,7 +75,7 @@ def test_a_process_is_killed_in_the_middle_of_a_trial_of_its_own(benchmark):
         process.wait()
 
 
-def test_the_best_is_held_against_the_better_of_the_papers(benchmark):
+def test_the_best_is_held_against_the_better_of_the_papers():
     scores = {benchmark.FIRST: 0.1, benchmark.BEST: 0.3, benchmark.PUBLISHED: 0.25, benchmark.BY_USERS: 0.2}
     rows = [
         {"label": label, "seed": seed, "score": score + seed / 100, "epoch": 5, "seconds": 1.5}

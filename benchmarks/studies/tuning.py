@@ -1,7 +1,7 @@
-"""A study in two processes, one of which is killed: no trial is lost, and the best is held against the paper's optimum.
+"""A study in two processes, one of which is killed: no trial is lost; the best is compared with the paper's optimum.
 
-    python benchmarks/tuning.py [--from general|shipped] [--trials N] [--set NAME=VALUE] [--range NAME=...]
-        [--out FOLDER] [--json FILE] [--quick]
+    python -m benchmarks.studies.tuning [--quick] [--from general|shipped] [--trials N] [--set NAME=VALUE]
+        [--range NAME=...] [--out FOLDER] [--json FILE]
 
 30 trials of SL@20 with MF (d 64) on Health by ``topshelf tune``: the same command in two processes with one thread
 each. After a third of the trials the second is killed (SIGKILL) in the middle of one, and started again with
@@ -13,14 +13,13 @@ handed to ``topshelf tune``: batches of pairs instead of users, say, or a range 
 
 The paper's optimum for Health (learning rate 0.1, no decay, tau 0.2, tau_w 2.5, T_beta 5; the exact catalogue scaled to
 1000 items; 200 epochs, no early stop) is trained on the same train part and measured on the same validation part, as
-published (pairs in batches of 1024, N(0, 1)) and with batches of users as shipped. The study has looked at that
-validation part 30 times, so all are also measured on other validation splits of the same train part, with starts of
-their own. The test part is never read. ``--quick``: 4 short trials on MovieLens-100K, where that optimum is nobody's.
+published (pairs in batches of 1024, N(0, 1)) and with batches of users as shipped. The study has used that
+validation part 30 times, so all are also measured on other validation splits of the same train part, with other
+starts. The test part is never read. ``--quick``: 4 short trials on MovieLens-100K, where that optimum means nothing.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import signal
@@ -30,17 +29,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import record
-import torch
-
+from benchmarks.harness import HEALTH, MOVIELENS, Benchmark, Row, each
+from benchmarks.harness import table as table_of
 from topshelf.config import RunConfig, assemble, make_config, merged, read_config, to_toml
 from topshelf.training.build import resolve
 from topshelf.tuning import queue
@@ -71,7 +67,7 @@ PAIRS = {"model": {"init": "normal"}, "train": {"order": "pair", "batch_size": 1
 
 @dataclass(frozen=True)
 class Plan:
-    data: str = "amazon2014-health"
+    data: str = HEALTH
     trials: int = 30
     epochs: int = 200
     other_seeds: tuple[int, ...] = (1, 2)
@@ -80,7 +76,7 @@ class Plan:
 
 
 # Pairs, because a trial must take some seconds for a process to be killed in the middle of it.
-QUICK = Plan("movielens-100k", 4, 6, (1,), ("train.order=pair", "train.batch_size=1024"))
+QUICK = Plan(MOVIELENS, 4, 6, (1,), ("train.order=pair", "train.batch_size=1024"))
 
 
 def command(plan: Plan, out: Path, *, general: bool) -> list[str]:
@@ -99,7 +95,7 @@ def command(plan: Plan, out: Path, *, general: bool) -> list[str]:
 
 @contextmanager
 def processes(logs: Path) -> Iterator[Any]:
-    """Starts ``topshelf`` with one thread under a name, which its log has too; none is left behind."""
+    """Starts ``topshelf`` with one thread under a name, which is also that of its log; ends them all."""
     started: dict[str, subprocess.Popen[bytes]] = {}
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
@@ -121,7 +117,7 @@ def processes(logs: Path) -> Iterator[Any]:
 
 @contextmanager
 def storage_of(out: Path) -> Iterator[Study]:
-    """The study's storage, to be looked at beside the processes that work on it."""
+    """The study's storage, read while other processes work on it."""
     folder = StudyFolder(out)
     with open_study(folder_url(folder.database), folder.load()) as study:
         yield study
@@ -132,7 +128,7 @@ def is_finished(trial: FrozenTrial) -> bool:
 
 
 def at_work(trials: list[FrozenTrial], pid: int, seconds: float) -> FrozenTrial | None:
-    """The trial that a process has been at for so many seconds."""
+    """The trial that a process has been running for so many seconds."""
     for trial in trials:
         mine = trial.state.name == "RUNNING" and trial.user_attrs.get(WORKER, {}).get("pid") == pid
         if mine and trial.datetime_start and (datetime.now() - trial.datetime_start).total_seconds() >= seconds:
@@ -143,7 +139,7 @@ def at_work(trials: list[FrozenTrial], pid: int, seconds: float) -> FrozenTrial 
 def kill_in_a_trial(process: subprocess.Popen[bytes], study: Study, after: int) -> int:
     """Kill a process in the middle of a trial once ``after`` trials are finished; the number of that trial.
 
-    It is frozen first, so that the trial cannot end between the look and the blow.
+    It is stopped first, so that the trial cannot end between the check and the kill.
     """
     while process.poll() is None:
         trials = study.get_trials(deepcopy=False)
@@ -160,8 +156,8 @@ def kill_in_a_trial(process: subprocess.Popen[bytes], study: Study, after: int) 
     raise RuntimeError(f"the process ended (code {process.returncode}) before it could be killed in a trial")
 
 
-def run_study(plan: Plan, out: Path, arguments: list[str]) -> dict[str, Any]:
-    """The study from its first command to its last trial, one process killed and started again on the way."""
+def run_study(plan: Plan, out: Path, arguments: list[str]) -> Row:
+    """The study from its first command to its last trial, with one process killed and started again."""
     began = time.perf_counter()
     with processes(out.parent) as start:
         workers = {name: start(name, arguments) for name in ("one", "two")}
@@ -178,14 +174,15 @@ def run_study(plan: Plan, out: Path, arguments: list[str]) -> dict[str, Any]:
     seconds = round(time.perf_counter() - began, 1)
     names = {worker.pid: name for name, worker in workers.items()}
     with storage_of(out) as study:
-        found = account(study.get_trials(deepcopy=False), plan.trials, names)
-    return {"codes": codes, "killed_in": killed, "finished_when_killed": finished, "seconds": seconds, **found}
+        slots_of_budget = account(study.get_trials(deepcopy=False), plan.trials, names)
+    facts = {"codes": codes, "killed_in": killed, "finished_when_killed": finished, "seconds": seconds}
+    return facts | slots_of_budget
 
 
-def account(trials: list[FrozenTrial], budget: int, names: dict[int, str]) -> dict[str, Any]:
-    """What became of every slot of the budget; ``lost`` are those that did not end in exactly one trial."""
+def account(trials: list[FrozenTrial], budget: int, names: dict[int, str]) -> Row:
+    """The outcome of every slot of the budget; ``lost`` are those that did not end in exactly one trial."""
     rows = [_row(trial, names) for trial in queue.without_duplicates(trials)]
-    ended = Counter(row["ticket"] for row in rows if row["state"] in ("complete", "pruned"))
+    ended = Counter(row["slot"] for row in rows if row["state"] in ("complete", "pruned"))
     return {
         "budget": budget,
         "states": dict(Counter(row["state"] for row in rows)),
@@ -195,14 +192,14 @@ def account(trials: list[FrozenTrial], budget: int, names: dict[int, str]) -> di
     }
 
 
-def _row(trial: FrozenTrial, names: dict[int, str]) -> dict[str, Any]:
+def _row(trial: FrozenTrial, names: dict[int, str]) -> Row:
     known, result = trial.user_attrs, trial.user_attrs.get(RESULT, {})
     state = trial.state.name.lower()
     if state == "fail":
         state = "failed" if NOTE in known else "interrupted"
     return {
         "trial": trial.number,
-        "ticket": known[SLOT],
+        "slot": known[SLOT],
         "state": state,
         "process": names.get(known.get(WORKER, {}).get("pid")),
         "score": result.get("score"),
@@ -224,10 +221,9 @@ def configs(plan: Plan, out: Path) -> dict[str, RunConfig]:
     }
 
 
-def measure(task: tuple[str, RunConfig]) -> dict[str, Any]:
-    """Validation NDCG@20 of a config with its seed's split, in a process of its own."""
+def measure(task: tuple[str, RunConfig]) -> Row:
+    """Validation NDCG@20 of a config with its seed's split."""
     label, config = task
-    torch.set_num_threads(1)
     parts = load_parts(config)
     result = Runner(parts).run(config)
     row = {"label": label, "seed": config.seed, "split": parts.fingerprint, "score": result.score}
@@ -236,30 +232,27 @@ def measure(task: tuple[str, RunConfig]) -> dict[str, Any]:
     return row
 
 
-def compare(plan: Plan, out: Path) -> list[dict[str, Any]]:
+def compare(plan: Plan, out: Path) -> list[Row]:
     """Everything on the study's validation split and on others."""
-    tasks = [
-        (label, config.model_copy(update={"seed": seed}))
-        for seed in (SEED, *plan.other_seeds)
-        for label, config in configs(plan, out).items()
-    ]
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(measure, tasks))
+    seeds, every = (SEED, *plan.other_seeds), configs(plan, out)
+    tasks = [(label, config.model_copy(update={"seed": seed})) for seed in seeds for label, config in every.items()]
+    rows = list(each(measure, tasks, 2))
+    return sorted(rows, key=lambda row: (seeds.index(row["seed"]), list(every).index(row["label"])))
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """A row a config: the study's split, then the mean of the others."""
+def table(rows: list[Row]) -> str:
+    """One row per config: the study's split, then the mean of the others."""
     others = sorted({row["seed"] for row in rows} - {SEED})
-    lines = [f"| settings | validation {METRIC} | of splits {', '.join(map(str, others))} | best epoch | seconds |"]
-    lines.append("|---|---|---|---|---|")
+    lines = []
     for label in dict.fromkeys(row["label"] for row in rows):
         own = {row["seed"]: row for row in rows if row["label"] == label}
         mean, here = statistics.mean(own[seed]["score"] for seed in others), own[SEED]
-        lines.append(f"| {label} | {here['score']:.4f} | {mean:.4f} | {here['epoch']} | {here['seconds']} |")
-    return "\n".join(lines)
+        lines.append([label, f"{here['score']:.4f}", f"{mean:.4f}", here["epoch"], here["seconds"]])
+    heads = ("settings", f"validation {METRIC}", f"of splits {', '.join(map(str, others))}", "best epoch", "seconds")
+    return table_of(heads, lines)
 
 
-def verdict(study: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+def verdict(study: Row, rows: list[Row]) -> str:
     score = {row["label"]: row["score"] for row in rows if row["seed"] == SEED}
     paper = max(score[PUBLISHED], score[BY_USERS])
     states = ", ".join(f"{count} {state}" for state, count in study["states"].items())
@@ -272,15 +265,14 @@ def verdict(study: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--from", dest="first", choices=("general", "shipped"), default="general")
-    parser.add_argument("--trials", type=int, help="30; at least 3")
-    parser.add_argument("--set", dest="settings", action="append", default=[], help="of topshelf tune; repeatable")
-    parser.add_argument("--range", dest="ranges", action="append", default=[], help="of topshelf tune; repeatable")
-    parser.add_argument("--out", type=Path, help="a new folder for the study, its logs beside it; a temporary one")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
+    benchmark = Benchmark(__spec__.name, __doc__)
+    add = benchmark.parser.add_argument
+    add("--from", dest="first", choices=("general", "shipped"), default="general")
+    add("--trials", type=int, help="default: 30; at least 3")
+    add("--set", dest="settings", action="append", default=[], help="of topshelf tune; repeatable")
+    add("--range", dest="ranges", action="append", default=[], help="of topshelf tune; repeatable")
+    add("--out", type=Path, help="a new folder for the study, its logs beside it; default: a temporary one")
+    options = benchmark.parse()
     plan = QUICK if options.quick else Plan()
     plan = replace(
         plan,
@@ -290,14 +282,13 @@ def main() -> None:
     )
     out = (options.out or Path(tempfile.mkdtemp(prefix="topshelf-tuning-")) / "study").resolve()
     if out.exists():
-        parser.error(f"--out must be a new folder, got {out}")
+        benchmark.parser.error(f"--out must be a new folder, got {out}")
     out.parent.mkdir(parents=True, exist_ok=True)
     study = run_study(plan, out, command(plan, out, general=options.first == "general"))
     rows = compare(plan, out)
     print(table(rows), verdict(study, rows), f"study: {out}", sep="\n")
-    called = shlex.join(["python", "benchmarks/tuning.py", *sys.argv[1:]])
-    facts = {"data": plan.data, "first": options.first, "split": Parts.load(StudyFolder(out).parts).fingerprint}
-    record.write(options.json, called, **facts, study=study, rows=rows)
+    split = Parts.load(StudyFolder(out).parts).fingerprint
+    benchmark.write(data=plan.data, first=options.first, split=split, study=study, rows=rows)
     if study["lost"] or any(code for name, code in study["codes"].items() if name != "two"):
         sys.exit(f"trials were lost, or a process failed: {study['lost']}, {study['codes']}; logs in {out.parent}")
 

@@ -1,6 +1,6 @@
-"""Seconds a step and peak memory as users, items, interactions and d grow, up to 1M users, 500k items and 50M pairs.
+"""Seconds per step and peak memory as users, items, interactions and d grow, up to 1M users, 500k items and 50M pairs.
 
-    python benchmarks/scaling.py [--quick] [--steps 5] [--json FILE] [--page docs/scaling.md]
+    python -m benchmarks.speed.scaling [--quick] [--steps 5] [--json FILE] [--page docs/scaling.md]
 
 SL@20 over the exact catalogue, batches of 2048 users, generated data. One axis is varied at a time around a base; every
 size runs in a fresh process, so its peak memory is its own, generating the data included. After a warm-up the best of a
@@ -13,16 +13,11 @@ for the peak of each phase.
 
 from __future__ import annotations
 
-import argparse
-import json
 import operator
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -31,16 +26,21 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
+from benchmarks.harness import GIB, Benchmark, Memory, apart, seconds_of
+from benchmarks.harness import line as line_of
+from benchmarks.harness import table as table_of
+from benchmarks.speed.training import products
+from benchmarks.trained import trainer, vectors
 from topshelf.config import TrainSettings, assemble
 from topshelf.data import generate
 from topshelf.evaluation import evaluate
+from topshelf.files import write_text
 from topshelf.negatives import draw_negatives
 from topshelf.ragged import Ragged
 from topshelf.ranking import top_k
 from topshelf.training.batches import Batch, stream
-from topshelf.training.build import build_model, build_objective, resolve
+from topshelf.training.build import resolve
 from topshelf.training.trainer import Trainer
-from training import product_rate  # the benchmark beside this one
 
 Size = dict[str, Any]
 
@@ -59,49 +59,30 @@ REHEARSAL: Size = {**BASE, "users": 200, "items": 100}
 LEAST_SECONDS = 0.5  # for each step asked for: short steps are repeated more often
 LIMIT = 12.0  # GiB, of issue 3
 BATCH, K, SAMPLE = 2048, 20, 2048
-GIB = 2**30
 WORKSPACE = TrainSettings().workspace_mib * 2**20
-
-
-class Phases:
-    """Seconds and peak memory of each phase of this process."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.peak: dict[str, float] = {}
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is resident now
-        started = time.perf_counter()
-        yield
-        self.seconds[name] = time.perf_counter() - started
-        self.peak[name] = _peak()
-
-
-def _peak() -> float:
-    """Highest resident memory since the last reset, GiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / GIB
 
 
 def measure(size: Size, n_steps: int) -> dict[str, Any]:
     """One size, in this process. A rehearsal loads what is loaded on first use; memory is then the library's own."""
-    product = product_rate()
+    products_of_five = products()
+
+    def product() -> float:
+        return seconds_of(products_of_five) / 5
+
     timed_steps(build(REHEARSAL, generate(200, 100).ragged()), 1, product)
-    phases = Phases()
-    with phases.phase("library"):
+    memory = Memory()
+    with memory.phase("library"):
         pass
-    with phases.phase("generate"):
+    with memory.phase("generate"):
         data = generate(size["users"], size["items"], interactions_per_user=size["interactions"] // size["users"])
-    with phases.phase("set_up"):
+    with memory.phase("set_up"):
         positives = data.ragged()
         trained = build(size, positives)
-    with phases.phase("steps"):
+    with memory.phase("steps"):
         steps = timed_steps(trained, n_steps, product)
-    with phases.phase("top_k"):
+    with memory.phase("top_k"):
         ranked = sampled_lists(trained, positives)
-    with phases.phase("evaluate"):
+    with memory.phase("evaluate"):
         n_evaluated = sampled_evaluation(trained, positives)
     return {
         **size,
@@ -109,50 +90,41 @@ def measure(size: Size, n_steps: int) -> dict[str, Any]:
         **steps,
         "top_k_users_per_second": ranked,
         "evaluated_users": n_evaluated,
-        "seconds": phases.seconds,
-        "peak_gib": phases.peak,
-        "peak": max(phases.peak.values()),
+        "seconds": memory.seconds,
+        "peak_gib": memory.peak,
+        "peak": max(memory.peak.values()),
     }
 
 
 def build(size: Size, positives: Ragged) -> Trainer:
     more = {"train": {"batch_size": BATCH, "optimizer": size["optimizer"]}, "model": {"dim": size["dim"]}}
-    config = resolve(assemble(loss="slatk", k=K, more=more))
-    torch.manual_seed(0)
-    model = build_model(config, size["users"], size["items"])
-    objective = build_objective(config, model, positives)
-    return Trainer(objective, positives, config.train, threshold=config.threshold, seed=0)
+    return trainer(resolve(assemble(loss="slatk", k=K, more=more)), positives, size["items"])
 
 
 def timed_steps(trained: Trainer, n_steps: int, product: Callable[[], float]) -> dict[str, Any]:
     """Seconds of plain steps, and of steps that refresh their users' thresholds, after one warm-up of each."""
     assert trained.schedule is not None
     seconds: dict[str, list[float]] = {"plain": [], "refresh": []}
-    products: dict[str, list[float]] = {
-        "plain": [],
-        "refresh": [],
-    }  # the mean of the one before and the one after a step
+    around: dict[str, list[float]] = {"plain": [], "refresh": []}  # mean of the product before and after a step
     batches = enumerate(whole_batches(trained))
     for kind, epoch, n in (("plain", 1, n_steps), ("refresh", trained.schedule.settings.every, max(1, n_steps // 2))):
         trained._step(next(batches)[1], epoch, 0)
         before = product()
         while len(seconds[kind]) < n or sum(seconds[kind]) < n * LEAST_SECONDS:
             step, batch = next(batches)
-            started = time.perf_counter()
-            trained._step(batch, epoch, step)
-            seconds[kind].append(time.perf_counter() - started)
+            seconds[kind].append(seconds_of(partial(trained._step, batch, epoch, step)))
             after = product()
-            products[kind].append((before + after) / 2)
+            around[kind].append((before + after) / 2)
             before = after
     best = min(seconds["plain"])
-    in_products = statistics.median(map(operator.truediv, seconds["plain"], products["plain"]))
+    in_products = statistics.median(map(operator.truediv, seconds["plain"], around["plain"]))
     work = 3 * BATCH * trained.model.n_items * trained.model.get_parameter("item_vectors").size(1)
     return {
         "seconds_a_step": best,
         "median_seconds_a_step": statistics.median(seconds["plain"]),
         "seconds_a_refresh_step": min(seconds["refresh"]),
         "all_steps": seconds,
-        "all_products": products,
+        "all_products": around,
         "products_a_step": in_products,
         "steps_per_second": 1 / best,
         "steps_an_epoch": len(trained.batches),
@@ -171,16 +143,11 @@ def whole_batches(trained: Trainer) -> Iterator[Batch]:
 
 
 def sampled_lists(trained: Trainer, positives: Ragged) -> float:
-    """Users a second: the top 20 of a sample of users, their positives left out."""
+    """Users per second: the top 20 of a sample of users, without their positives."""
     rows = torch.randperm(len(positives), generator=stream(1))[:SAMPLE]
-    with torch.no_grad():
-        queries, items = trained.model.encode()
-        best = float("inf")
-        for _ in range(3):
-            started = time.perf_counter()
-            top_k(queries, items, K, exclude=positives, rows=rows)
-            best = min(best, time.perf_counter() - started)
-    return rows.numel() / best
+    queries, items = vectors(trained.model)
+    ranking = partial(top_k, queries, items, K, exclude=positives, rows=rows)
+    return rows.numel() / min(seconds_of(ranking) for _ in range(3))
 
 
 def sampled_evaluation(trained: Trainer, positives: Ragged) -> int:
@@ -189,16 +156,7 @@ def sampled_evaluation(trained: Trainer, positives: Ragged) -> int:
     wanted = draw_negatives(positives.select(rows), 1, trained.model.n_items, stream(2)).squeeze(1)
     counts = torch.zeros(len(positives), dtype=torch.int64).index_fill_(0, rows, 1)
     relevant = Ragged(torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]), wanted)
-    with torch.no_grad():
-        queries, items = trained.model.encode()
-    return evaluate(queries, items, relevant, train=positives, cutoffs=(5, 10, K), auc=False).users.numel()
-
-
-def apart(size: Size, n_steps: int) -> dict[str, Any]:
-    """:func:`measure` in a process of its own."""
-    command = [sys.executable, __file__, "--steps", str(n_steps), "--one", json.dumps(size)]
-    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return found
+    return evaluate(*vectors(trained.model), relevant, train=positives, cutoffs=(5, 10, K), auc=False).users.numel()
 
 
 def above_library(run: dict[str, Any]) -> float:
@@ -213,10 +171,10 @@ def exponents(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, floa
 
     return {
         axis: {
-            "products_a_step": slope(axis, [run["products_a_step"] for run in found]),
-            "memory": slope(axis, [above_library(run) for run in found]),
+            "products_a_step": slope(axis, [run["products_a_step"] for run in some]),
+            "memory": slope(axis, [above_library(run) for run in some]),
         }
-        for axis, found in runs.items()
+        for axis, some in runs.items()
     }
 
 
@@ -244,19 +202,22 @@ def memory_formula(runs: list[dict[str, Any]], largest: dict[str, Any]) -> dict[
     known = np.array([scores_of_a_block(run) for run in runs]) / measured
     table = np.array([terms(run) for run in runs]) / measured[:, None]
     scale = table.max(0)
-    found = nnls(table / scale, 1 - known)[0] / scale
-    foretold = (float(found @ terms(largest)) + scores_of_a_block(largest)) / GIB
+    coefficients = nnls(table / scale, 1 - known)[0] / scale
+    foretold = (float(coefficients @ terms(largest)) + scores_of_a_block(largest)) / GIB
     return {
-        "bytes": dict(zip(TERMS, found.tolist(), strict=True)),
-        "largest_error_of_fit": float(np.abs(table @ found + known - 1).max()),
+        "bytes": dict(zip(TERMS, coefficients.tolist(), strict=True)),
+        "largest_error_of_fit": float(np.abs(table @ coefficients + known - 1).max()),
         "largest_size_foretold_gib": foretold,
         "largest_size_measured_gib": above_library(largest),
     }
 
 
-HEADER = (
-    "| users | items | interactions | d | optimizer | seconds a step | of the product rate | refresh step "
-    "| minutes an epoch | generate, s | set-up, s | peak, GiB | top-20 lists a second |\n" + "|---" * 13 + "|"
+HEADER = table_of(
+    (
+        *("users", "items", "interactions", "d", "optimizer", "seconds per step", "of the product rate"),
+        *("refresh step", "minutes per epoch", "generate, s", "set-up, s", "peak, GiB", "top-20 lists per second"),
+    ),
+    [],
 )
 
 
@@ -273,46 +234,47 @@ def row(run: dict[str, Any]) -> str:
         f"{run['peak']:.2f}",
         f"{run['top_k_users_per_second']:,.0f}",
     ]
-    return f"| {' | '.join(cells)} |"
+    return line_of(cells)
 
 
-def exponent_table(found: dict[str, dict[str, float]]) -> str:
-    lines = ["| axis | time of a step | memory above the library's |", "|---|---|---|"]
-    lines += [
-        f"| {axis} | {slopes['products_a_step']:.2f} | {slopes['memory']:.2f} |" for axis, slopes in found.items()
+def exponent_table(exponents_by_axis: dict[str, dict[str, float]]) -> str:
+    rows = [
+        [axis, *(f"{slopes[key]:.2f}" for key in ("products_a_step", "memory"))]
+        for axis, slopes in exponents_by_axis.items()
     ]
-    return "\n".join(lines)
+    return table_of(("axis", "time of a step", "memory above the library's"), rows)
 
 
-def memory_sentence(found: dict[str, Any]) -> str:
-    always, *factors = found["bytes"].items()
+def memory_sentence(formula: dict[str, Any]) -> str:
+    always, *factors = formula["bytes"].items()
     parts = " + ".join(f"{value:.0f} {name}" for name, value in factors)
     return (
         f"Peak memory above the library's own, in bytes: {parts} + {always[1] / 2**20:.0f} MiB, and the scores of a "
         f"block: 4 * batch * items, at most {WORKSPACE >> 20} MiB (`train.workspace_mib`). The fit is off by "
-        f"at most {found['largest_error_of_fit']:.0%}; for the largest size, which it has not seen, it gives "
-        f"{found['largest_size_foretold_gib']:.2f} GiB, and {found['largest_size_measured_gib']:.2f} GiB were measured."
+        f"at most {formula['largest_error_of_fit']:.0%}; for the largest size, which it has not seen, it gives "
+        f"{formula['largest_size_foretold_gib']:.2f} GiB, and {formula['largest_size_measured_gib']:.2f} GiB were "
+        "measured."
     )
 
 
 def largest_lines(runs: list[dict[str, Any]]) -> str:
-    """Steps a second and the peak of each phase, a line an optimizer."""
+    """Steps per second and the peak of each phase, one line per optimizer."""
     lines = []
     for run in runs:
         peaks = ", ".join(f"{name.replace('_', ' ')} {peak:.2f}" for name, peak in run["peak_gib"].items())
         lines.append(
-            f"- `{run['optimizer']}`: {run['steps_per_second']:.2f} steps a second, {run['steps_an_epoch']} an epoch "
-            f"(best step {run['seconds_a_step']:.2f} s, median {run['median_seconds_a_step']:.2f} s); "
+            f"- `{run['optimizer']}`: {run['steps_per_second']:.2f} steps per second, {run['steps_an_epoch']} per "
+            f"epoch (best step {run['seconds_a_step']:.2f} s, median {run['median_seconds_a_step']:.2f} s); "
             f"peak {run['peak']:.2f} GiB: {peaks}"
         )
     return "\n".join(lines)
 
 
-def figures(found: dict[str, Any]) -> str:
+def figures(result: dict[str, Any]) -> str:
     """The part of docs/scaling.md that a run decides."""
-    results = found["results"]
+    results = result["results"]
     parts = [
-        f"`{found['command']}`, {found['date']}.",
+        f"`{result['command']}`, {result['date']}.",
         "\n".join([HEADER, *map(row, results["runs"])]),
         "The largest size, with the peak of each phase in GiB:",
         largest_lines(results["runs"][-2:]),
@@ -323,54 +285,45 @@ def figures(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-MARKS = ("<!-- figures: benchmarks/scaling.py writes them -->", "<!-- end of figures -->")
+MARKS = ("<!-- figures: benchmarks/speed/scaling.py writes them -->", "<!-- end of figures -->")
 
 
-def write_page(path: Path, found: dict[str, Any]) -> None:
+def write_page(path: Path, result: dict[str, Any]) -> None:
     """Put the figures between the marks of a page."""
     before, rest = path.read_text(encoding="utf-8").split(MARKS[0])
     after = rest.split(MARKS[1])[1]
-    path.write_text(f"{before}{MARKS[0]}\n\n{figures(found)}\n\n{MARKS[1]}{after}", encoding="utf-8")
+    write_text(path, f"{before}{MARKS[0]}\n\n{figures(result)}\n\n{MARKS[1]}{after}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes, two steps each: under a minute")
-    parser.add_argument("--steps", type=int, default=5, help="timed steps of each size")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--page", type=Path, help="also put the figures into this page (docs/scaling.md)")
-    parser.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)  # a size, for a process of its own
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(measure(options.one, options.steps)))
-        return
-    n_steps = 2 if options.quick else options.steps
+    benchmark = Benchmark(__spec__.name, __doc__, quick={"steps": 2})
+    benchmark.parser.add_argument("--steps", type=int, default=5, help="timed steps of each size; default: 5")
+    benchmark.parser.add_argument("--page", type=Path, help="also put the figures into this page (docs/scaling.md)")
+    options = benchmark.parse()
     base, axes, top = (QUICK_BASE, QUICK_AXES, QUICK_LARGEST) if options.quick else (BASE, AXES, LARGEST)
     print(HEADER, flush=True)
 
     def timed(size: Size) -> dict[str, Any]:
-        found = apart(size, n_steps)
-        print(row(found), flush=True)
-        return found
+        run = apart(measure, size, options.steps)
+        print(row(run), flush=True)
+        return run
 
     middle = timed(base)
     by_axis = {axis: [timed({**base, axis: value}) for value in values] for axis, values in axes.items()}
     largest = [timed({**top, "optimizer": optimizer}) for optimizer in ("adam", "row_adam")]
-    runs = [middle, *(run for found in by_axis.values() for run in found)]
+    runs = [middle, *(run for some in by_axis.values() for run in some)]
     results = {
         "runs": [*runs, *largest],
-        "exponents": exponents({axis: [middle, *found] for axis, found in by_axis.items()}),
+        "exponents": exponents({axis: [middle, *some] for axis, some in by_axis.items()}),
         "memory": memory_formula(runs, largest[0]),
     }
-    command = f"python benchmarks/scaling.py {'--quick' if options.quick else f'--steps {n_steps}'}"
-    found = {"command": command, "date": datetime.now(UTC).date().isoformat(), "results": results}
-    print("", *figures(found).split("\n\n")[2:], sep="\n\n")  # the table stands above already
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    benchmark.write(results=results)
+    content = {**benchmark.facts(), "results": results}
+    print("", *figures(content).split("\n\n")[2:], sep="\n\n")  # the table is above already
     if options.page:
-        write_page(options.page, found)
-    if max(run["peak"] for run in largest) > LIMIT:
-        sys.exit(f"the largest size must stay under {LIMIT:g} GiB, got {max(run['peak'] for run in largest):.2f}")
+        write_page(options.page, content)
+    if (peak := max(run["peak"] for run in largest)) > LIMIT:
+        sys.exit(f"the largest size must stay under {LIMIT:g} GiB, got {peak:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,43 +1,37 @@
 """Every model with its general settings on every dataset at hand, and iALS's two ratios by a grid.
 
-    python benchmarks/safe_defaults.py [--quick] [--data NAME,...] [--models NAME,...] [--jobs N] [--json FILE]
+    python -m benchmarks.studies.safe_defaults [--quick] [--data NAME ...] [--models NAME ...] [--jobs 2] [--json FILE]
 
-Validation NDCG@20 of one split (seed 10); no test part is loaded. General settings are those of a dataset that nothing
-ships for: the constructor's, and for the trained model the general file's. Datasets: those of ``recommendation``,
+Validation NDCG@20 of one split (seed 10); no test part is loaded. General settings are those of a dataset without
+shipped settings: the constructor's, and for the trained model the general file's. Datasets: ``recommendation``,
 ``shifted`` and ``sequences`` under ``TOPSHELF_DATA`` (sequences as sets of items, a fifth held out at random), and
 generated ones of other sizes and densities. "before": iALS with the alpha 0.1 and the l2 0.03 that were general for
 every dataset. A grid (``GRIDS``) has 8 iterations of iALS instead of 16. Not fitted: item-item models on ``LARGE``,
 whose tables would take 7 GB or more; MF on ``shifted``, whose train parts are those of others cut elsewhere. MF has at
-most 60 epochs, 30 on ``LARGE``. One thread a process. What FILE holds already is not made again. ``--quick``:
-MovieLens-100K, classics only, no grid.
+most 60 epochs, 30 on ``LARGE``. What FILE holds already is not made again. ``--quick``: MovieLens-100K, classics
+only, no grid.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import os
 import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import record
-import torch
 
+from benchmarks.harness import Benchmark, Row, each
+from benchmarks.harness import table as table_of
+from benchmarks.trained import fitted, validation
 from topshelf.config import RunConfig, assemble
 from topshelf.data import IdMap, Interactions, Split, generate, load_split, split_interactions
 from topshelf.errors import ConfigError
-from topshelf.evaluation import ndcg
-from topshelf.models import Model
-from topshelf.ragged import Ragged
-from topshelf.training.build import build_model, build_objective, resolve
-from topshelf.training.trainer import Trainer
+from topshelf.training.build import resolve
 
 K, SEED = 20, 10
 NAMED = ("amazon2014-health", "movielens-100k", "amazon2014-electronic", "food", "movielens-1m", "gowalla")
@@ -63,7 +57,7 @@ ITEM_ITEM = ("itemknn", "rp3beta", "slim", "ease")
 MODELS = ("popularity", *ITEM_ITEM, "ials", "mf")
 BEFORE = {"alpha": 0.1, "l2": 0.03}  # iALS's, for every dataset
 ALPHA_RATIOS, L2_RATIOS = (3.0, 10.0, 30.0), (0.4, 0.6, 0.85)
-GRIDS: dict[str, list[dict[str, Any]]] = {
+GRIDS: dict[str, list[Row]] = {
     "ials": [{"alpha_ratio": alpha, "l2_ratio": l2, "iterations": 8} for alpha, l2 in product(ALPHA_RATIOS, L2_RATIOS)],
     "ease": [{"l2": l2} for l2 in (100.0, 1000.0)],
     "itemknn": [{"shrink": shrink} for shrink in (0.0, 100.0)],
@@ -76,32 +70,32 @@ DANGER = 0.5  # of EASE
 
 @dataclass(frozen=True)
 class Task:
-    """One model on one dataset, with several settings of its own one after the other, in a process of its own."""
+    """One model on one dataset, with several settings one after the other."""
 
     data: str
     model: str
     kind: str  # "general", "before" or "grid"
-    points: tuple[dict[str, Any], ...]
+    points: tuple[Row, ...]
 
 
 def load(name: str) -> Split:
-    """Train and validation; the test part is empty, or unread."""
+    """Train and validation; the test part is empty or not read."""
     if name in NAMED:
         return load_split(name, seed=SEED, test=False).split
     if name in GENERATED:
         n_users, n_items, of_each, blocks = GENERATED[name]
-        found = generate(n_users, n_items, interactions_per_user=of_each, blocks=blocks)
-        return split_interactions(found, name=name, split="ratio", seed=SEED).split
+        generated = generate(n_users, n_items, interactions_per_user=of_each, blocks=blocks)
+        return split_interactions(generated, name=name, split="ratio", seed=SEED).split
     if (folder := os.environ.get("TOPSHELF_DATA")) is None:
-        raise ConfigError(f"{name} is read from the folder that TOPSHELF_DATA names, and it names none")
+        raise ConfigError(f"TOPSHELF_DATA must name the folder that {name} is read from, and is not set")
     if name in SEQUENCES:
-        found = sequences(Path(folder) / "sequences" / f"{name}-5core.txt.gz")
-        return split_interactions(found, name=name, split="ratio", seed=SEED).split
+        events = sequences(Path(folder) / "sequences" / f"{name}-5core.txt.gz")
+        return split_interactions(events, name=name, split="ratio", seed=SEED).split
     return load_split(str(Path(folder) / GIVEN[name] / f"{name}.zip"), seed=SEED, test=False).split
 
 
 def sequences(file: Path) -> Interactions:
-    """A user a line: its number, then its items, both from 1."""
+    """One user per line: its number, then its items, both from 1."""
     with gzip.open(file, "rt", encoding="ascii") as lines:
         lists = [np.unique(np.array(line.split()[1:], dtype=np.int64)) - 1 for line in lines]
     indptr = np.concatenate([[0], np.cumsum([len(items) for items in lists])])
@@ -109,109 +103,84 @@ def sequences(file: Path) -> Interactions:
     return Interactions(indptr, indices, IdMap.range(len(lists)), IdMap.range(int(indices.max()) + 1))
 
 
-def config(model: str, settings: dict[str, Any], epochs: int) -> RunConfig:
+def config(model: str, settings: Row, epochs: int) -> RunConfig:
     more = {"model": {"name": model, **settings}, "train": {"epochs": epochs}}
     return resolve(assemble(data="general", model=model, loss="slatk", k=K, seed=SEED, more=more))
 
 
-def fitted(task: Task, point: dict[str, Any], split: Split, train: Ragged, valid: Ragged) -> Model:
-    wanted = config(task.model, point, 30 if task.data in LARGE else 60)
-    model = build_model(wanted, split.n_users, split.n_items)
-    if model.is_closed_form:
-        model.fit(train)
-        return model
-
-    def validate(model: Model) -> float:
-        with torch.no_grad():
-            return ndcg(*model.encode(), valid, train, K)
-
-    objective = build_objective(wanted, model, train)
-    Trainer(objective, train, wanted.train, threshold=wanted.threshold, seed=SEED, validate=validate).run()
-    return model
-
-
-def measure(task: Task) -> list[dict[str, Any]]:
-    torch.set_num_threads(1)
+def measure(task: Task) -> list[Row]:
     split = load(task.data)
     train, valid = split.train.ragged(), split.valid.ragged()
     sizes = {"users": split.n_users, "items": split.n_items, "interactions": train.indices.numel()}
     rows = []
     for point in task.points:
         started = time.perf_counter()
-        model = fitted(task, point, split, train, valid)
+        model, _ = fitted(config(task.model, point, 30 if task.data in LARGE else 60), split)
         seconds = round(time.perf_counter() - started, 1)
-        with torch.no_grad():
-            score = ndcg(*model.encode(), valid, train, K)
+        score = validation(train, valid, K)(model)
         row = {"data": task.data, **sizes, "model": task.model, "kind": task.kind, "settings": point}
         rows.append({**row, "valid": score, "derived": model.derived(), "seconds": seconds})
         print(task.data, task.model, task.kind, point, f"{score:.4f}", f"{seconds} s", flush=True)
     return rows
 
 
-def tasks(data: list[str], models: list[str], rows: list[dict[str, Any]], grid: bool) -> list[Task]:
+def tasks(data: Sequence[str], models: Sequence[str], rows: list[Row], grid: bool) -> list[Task]:
     """What is wanted and not among the rows yet: general settings everywhere first."""
-    held = {(row["data"], row["model"], row["kind"]) for row in rows}
-    found = []
+    done = {(row["data"], row["model"], row["kind"]) for row in rows}
+    wanted = []
     for name, model in product(data, models):
         if is_left_out(name, model):
             continue
-        found.append(Task(name, model, "general", ({},)))
+        wanted.append(Task(name, model, "general", ({},)))
         if model == "ials":
-            found.append(Task(name, model, "before", (BEFORE,)))
+            wanted.append(Task(name, model, "before", (BEFORE,)))
     for name, model in product(data, [model for model in models if grid and model in GRIDS]):
         points = LARGE_GRID if name in LARGE and model == "ials" else GRIDS[model]
         if is_left_out(name, model) or (model == "ease" and size(name, rows) > MOST_ITEMS):
             continue
-        found.append(Task(name, model, "grid", tuple(points)))
-    return [task for task in found if (task.data, task.model, task.kind) not in held]
+        wanted.append(Task(name, model, "grid", tuple(points)))
+    return [task for task in wanted if (task.data, task.model, task.kind) not in done]
 
 
 def is_left_out(name: str, model: str) -> bool:
     return model in ITEM_ITEM if name in LARGE else model == "mf" and GIVEN.get(name) == "shifted"
 
 
-def size(name: str, rows: list[dict[str, Any]]) -> int:
+def size(name: str, rows: list[Row]) -> int:
     return next((row["items"] for row in rows if row["data"] == name), 0)
 
 
-def scores(rows: list[dict[str, Any]], kind: str) -> dict[tuple[str, str], float]:
+def scores(rows: list[Row], kind: str) -> dict[tuple[str, str], float]:
     """The score of each (dataset, model); the best, where there are several."""
-    found: dict[tuple[str, str], float] = {}
+    best: dict[tuple[str, str], float] = {}
     for row in rows:
         if row["kind"] == kind:
             key = row["data"], row["model"]
-            found[key] = max(row["valid"], found.get(key, 0.0))
-    return found
+            best[key] = max(row["valid"], best.get(key, 0.0))
+    return best
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """A row a dataset: every model with its general settings; after a bar, the best of its grid if that is better."""
+def table(rows: list[Row]) -> str:
+    """One row per dataset: every model with its general settings; after a bar, the best of its grid if better."""
     general, best = scores(rows, "general"), scores(rows, "grid")
     models = [model for model in MODELS if any(row["model"] == model for row in rows)]
-    lines = [
-        "| data | users | items | density | " + " | ".join(models) + " |",
-        "|---|---|---|---|" + "---|" * len(models),
-    ]
+    lines = []
     for name in names_of(rows):
-        found = next(row for row in rows if row["data"] == name)
-        density = found["interactions"] / (found["users"] * found["items"])
-        cells = [name, f"{found['users']:,}", f"{found['items']:,}", f"{density:.3%}"]
+        sizes = next(row for row in rows if row["data"] == name)
+        density = sizes["interactions"] / (sizes["users"] * sizes["items"])
+        cells = [name, f"{sizes['users']:,}", f"{sizes['items']:,}", f"{density:.3%}"]
         for model in models:
             score = general.get((name, model))
             better = best.get((name, model), 0.0)
             cells.append("" if score is None else f"{score:.4f}" + (f" / {better:.4f}" if better > score else ""))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return table_of(("data", "users", "items", "density", *models), lines)
 
 
-def ratios_table(rows: list[dict[str, Any]]) -> str:
-    """iALS before and now, beside the best of its grid, and what the other datasets would have chosen."""
+def ratios_table(rows: list[Row]) -> str:
+    """iALS before and now, the best of its grid, and the choice of the other datasets."""
     general, before = scores(rows, "general"), scores(rows, "before")
-    lines = [
-        "| data | alpha | l2 | before | now | best of the grid | now, of best | chosen by the others, of best |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    whole = grids(rows)
+    lines, whole = [], grids(rows)
     for name in names_of(rows):
         if name not in whole or (name, "ials") not in general:
             continue
@@ -221,19 +190,28 @@ def ratios_table(rows: list[dict[str, Any]]) -> str:
         cells = [name, f"{now['derived']['alpha']:.2g}", f"{now['derived']['l2']:.2g}"]
         cells += [f"{before[name, 'ials']:.4f}", f"{score:.4f}", f"{best:.4f}", f"{score / best:.0%}"]
         at = f" at {chosen[0]:g}, {chosen[1]:g}"
-        cells.append(f"{whole[name][chosen] / best:.0%}{at}" if chosen in whole[name] else "")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([*cells, f"{whole[name][chosen] / best:.0%}{at}" if chosen in whole[name] else ""])
+    heads = (
+        "data",
+        "alpha",
+        "l2",
+        "before",
+        "now",
+        "best of the grid",
+        "now, of best",
+        "chosen by the others, of best",
+    )
+    return table_of(heads, lines)
 
 
-def grids(rows: list[dict[str, Any]]) -> dict[str, dict[tuple[float, float], float]]:
-    """Of each dataset: the score at every (alpha_ratio, l2_ratio) of iALS's grid."""
-    found: dict[str, dict[tuple[float, float], float]] = {}
+def grids(rows: list[Row]) -> dict[str, dict[tuple[float, float], float]]:
+    """For each dataset: the score at every (alpha_ratio, l2_ratio) of iALS's grid."""
+    by_data: dict[str, dict[tuple[float, float], float]] = {}
     for row in rows:
         if (row["model"], row["kind"]) == ("ials", "grid"):
             settings = row["settings"]
-            found.setdefault(row["data"], {})[settings["alpha_ratio"], settings["l2_ratio"]] = row["valid"]
-    return found
+            by_data.setdefault(row["data"], {})[settings["alpha_ratio"], settings["l2_ratio"]] = row["valid"]
+    return by_data
 
 
 def left_out(name: str, whole: dict[str, dict[tuple[float, float], float]]) -> tuple[float, float]:
@@ -243,7 +221,7 @@ def left_out(name: str, whole: dict[str, dict[tuple[float, float], float]]) -> t
     return max(points, key=lambda point: statistics.mean([grid[point] / max(grid.values()) for grid in others] or [0]))
 
 
-def dangers(rows: list[dict[str, Any]]) -> list[str]:
+def dangers(rows: list[Row]) -> list[str]:
     """Which models have less than half of EASE's score with general settings, popularity aside."""
     general = scores(rows, "general")
     return [
@@ -253,33 +231,20 @@ def dangers(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def names_of(rows: list[dict[str, Any]]) -> list[str]:
+def names_of(rows: list[Row]) -> list[str]:
     return [name for name in DATA if any(row["data"] == name for row in rows)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default=",".join(DATA), help="names, with commas between")
-    parser.add_argument("--models", default=",".join(MODELS), help="names, with commas between")
-    parser.add_argument("--jobs", type=int, default=2, help="models at once, one thread each")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
-    torch.set_num_threads(1)  # as in the processes, for what is said of the environment
-    data, models = options.data.split(","), options.models.split(",")
-    record.check_names(parser, "--data", data, DATA)
-    record.check_names(parser, "--models", models, MODELS)
-    record.check_quick(parser, options)
-    if options.quick:
-        data, models = ["movielens-100k"], [model for model in models if model != "mf"]
-    rows = record.held(options.json)
-    command = "python benchmarks/safe_defaults.py --json benchmarks/results/safe_defaults.json"
-    for grid in (False, True)[: 1 if options.quick else 2]:  # the sizes are known when the grids begin
-        with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-            waiting = [pool.submit(measure, task) for task in tasks(data, models, rows, grid)]
-            for waited in as_completed(waiting):
-                rows = [*rows, *waited.result()]
-                record.write(options.json, command, metric=f"validation ndcg@{K}", seed=SEED, rows=rows)
+    quick = {"data": ["movielens-100k"], "models": MODELS[:-1]}
+    benchmark = Benchmark(__spec__.name, __doc__, data=DATA, known=DATA, jobs=2, quick=quick)
+    benchmark.parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    options = benchmark.parse()
+    rows = benchmark.held()
+    for grid in (False,) if options.quick else (False, True):  # the sizes are known when the grids begin
+        for more in each(measure, tasks(options.data, options.models, rows, grid), options.jobs):
+            rows = [*rows, *more]
+            benchmark.write(metric=f"validation ndcg@{K}", seed=SEED, rows=rows)
     for text in (table(rows), ratios_table(rows), "\n".join(dangers(rows)) or "no model below half of EASE"):
         print(text)
 

@@ -1,0 +1,1 @@
+"""How good the lists are: losses, models and settings compared."""

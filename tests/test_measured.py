@@ -1,0 +1,166 @@
+"""The measured numbers on the pages are those of the committed results.
+
+A result decides by its own rows what a page must hold: a loss or a model that is not in it needs no row.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness import RESULTS
+from benchmarks.quality import backbones, convergence, every_loss, loss_order, published
+from benchmarks.speed import backbone_cost, latency, scaling
+from benchmarks.studies import concentration, safe_defaults, threshold_accuracy, tuning
+
+ROOT = Path(__file__).parents[1]
+
+
+def result_of(name):
+    """A committed result. Its rows decide what a page must hold: a loss or a model that is not in it needs no row."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["published", "searched"])
+def test_the_readmes_tables_are_the_committed_results(name):
+    result = result_of(name)
+    assert published.table(result["rows"]) in (ROOT / "README.md").read_text()
+
+
+def test_the_effective_n_table_is_the_committed_result():
+    page = (ROOT / "docs" / "losses" / "slatk.md").read_text()
+    result = result_of("effective_n")
+    for row in result["rows"]:
+        assert f"| {row['variant']} | {row['valid']:.4f} | {row['test']:.4f} | {row['mean_threshold']:.2f} |" in page
+    assert result["date"] in page
+
+
+def test_the_accuracy_of_thresholds_is_the_committed_result():
+    page = (ROOT / "docs" / "losses" / "slatk.md").read_text()
+    accuracy, quality = (result_of(f"threshold_{name}") for name in ("accuracy", "quality"))
+    for table in threshold_accuracy.table(accuracy["rows"]).split("\n\n"):
+        assert table in page
+    assert threshold_accuracy.quality_table(quality["rows"]) in page
+    assert accuracy["date"] in page
+    # What the page says of the estimators holds for the users of every state.
+    for row in accuracy["rows"]:
+        group = row["groups"]["all"]
+        errors = {name: one["absolute"] for name, one in group["estimates"].items()}
+        assert min(errors, key=errors.get) == "weighted"
+        assert group["estimates"]["sampled"]["place"] == pytest.approx(group["predicted"], rel=0.1)
+
+
+def test_the_speed_table_is_the_committed_result():
+    page = (ROOT / "docs" / "speed.md").read_text()
+    result = result_of("training")
+    assert result["date"] in page
+    for row in result["results"]:
+        for label, speedup in row["speedup"].items():
+            assert f"| {row['data']} | {label} | {row['seconds'][label]:.3f} | {speedup:,.0f}x |" in page
+
+
+def test_the_speed_page_has_the_committed_overheads_and_qualities():
+    page = (ROOT / "docs" / "speed.md").read_text()
+    overhead = result_of("overhead")
+    for row in overhead["results"]:
+        for label, seconds in row["seconds"].items():
+            assert f"| {row['data']} | {label} | {seconds:.4f} | {row['ratio'][label] - 1:+.1%} |" in page
+    assert convergence.table(result_of("convergence")["rows"]) in page
+
+
+def test_the_scaling_page_is_the_committed_result():
+    result = result_of("scaling")
+    assert scaling.figures(result) in (ROOT / "docs" / "scaling.md").read_text()
+
+
+def test_the_cost_of_evaluation_is_the_committed_result():
+    page = (ROOT / "docs" / "evaluation.md").read_text()
+    result = result_of("evaluation")
+    assert result["date"] in page
+    for row in result["results"]:
+        for label, over in row["over_product"].items():
+            assert f"| {row['data']} | {label} | {row['seconds'][label]:.3f} | {over:.2f}x |" in page
+
+
+def test_the_readmes_speed_is_the_committed_result():
+    page = " ".join((ROOT / "README.md").read_text().split())
+    training = result_of("training")
+    for row in training["results"]:
+        assert f"{row['speedup']['SL@20, exact catalogue']:,.0f}x" in page
+    assert f"{result_of('scaling')['results']['runs'][-2]['peak']:.1f} GiB" in page
+
+
+@pytest.mark.parametrize(("name", "rows"), [("every_loss", "rows"), ("loss_order", "runs"), ("concentration", "rows")])
+def test_the_measured_losses_are_the_committed_results(name, rows):
+    page = (ROOT / "docs" / "losses" / "measured.md").read_text()
+    result = result_of(name)
+    script = {"every_loss": every_loss, "loss_order": loss_order, "concentration": concentration}[name]
+    assert script.table(result[rows]) in page
+    assert result["date"] in page
+
+
+@pytest.mark.parametrize("plan", ["published", "best", "grid"])
+def test_the_measured_models_are_the_committed_results(plan):
+    page = (ROOT / "docs" / "models" / "measured.md").read_text()
+    result = result_of(f"backbones_{plan}")
+    assert backbones.table(result["rows"], plan) in page
+    assert result["date"] in page
+
+
+@pytest.mark.parametrize("name", ["weighting", "backbone_ideas", "backbone_ideas_wide", "blend_size"])
+def test_what_was_tried_for_models_is_the_committed_result(name):
+    page = (ROOT / "docs" / "models" / "measured.md").read_text()
+    result = result_of(name)
+    script = importlib.import_module(re.match(r"python -m (\S+)", result["command"])[1])
+    assert script.table(result["rows"]) in page
+    assert result["command"] in page
+    assert result["date"] in page
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/models/measured.md"])
+def test_the_best_lists_are_the_committed_results(page):
+    best, blends = (result_of(f"backbones_{plan}")["rows"] for plan in ("best", "blend"))
+    assert backbones.summary(best, blends) in (ROOT / page).read_text()
+
+
+def test_the_study_is_the_committed_result():
+    page = (ROOT / "docs" / "tuning.md").read_text()
+    result = result_of("tuning")
+    assert tuning.table(result["rows"]) in page
+    assert tuning.verdict(result["study"], result["rows"]) in page
+    assert result["command"] in page
+    assert result["date"] in page
+    general = result_of("tuning_general")
+    assert f"came to {max(row['score'] or 0 for row in general['study']['trials']):.4f}" in page
+
+
+def test_the_cost_of_models_is_the_committed_result():
+    page = (ROOT / "docs" / "models" / "measured.md").read_text()
+    result = result_of("backbone_cost")
+    assert backbone_cost.table(result["results"]) in page
+    assert result["date"] in page
+
+
+def test_the_general_settings_are_the_committed_result():
+    page = (ROOT / "docs" / "models" / "measured.md").read_text()
+    result = result_of("safe_defaults")
+    assert safe_defaults.table(result["rows"]) in page
+    assert safe_defaults.ratios_table(result["rows"]) in page
+    assert result["command"] in page
+    assert result["date"] in page
+    for danger in safe_defaults.dangers(result["rows"]):
+        assert danger in page
+        assert not danger.startswith("ials")
+
+
+def test_the_latency_table_is_the_committed_result():
+    page = (ROOT / "docs" / "speed.md").read_text()
+    result = result_of("latency")
+    assert latency.page_table(result["results"]) in page
+    assert result["date"] in page
+    for tree in result["results"].values():
+        assert {key: tree[key] for key in latency.SIZES} == latency.SIZES
