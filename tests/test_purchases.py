@@ -52,7 +52,7 @@ def test_refit_on_everything_lists_nothing_owned_and_scores_everybody(shop, tmp_
     data = ("--data", shop / "everything.csv")
     shown, _ = run_topshelf("train", *data, "--model", model, *SHORT, "--set", "train.refit=all", "--out", out)
     assert "split time" in shown
-    assert "has learned from all 100,000 interactions" in shown
+    assert "was trained on all 100,000 interactions" in shown
     run_topshelf("recommend", out, "--out", lists)
     found = pl.read_csv(lists)
     assert found.height == 9_430
@@ -141,7 +141,7 @@ def test_no_test_part_on_the_command_line(late, tmp_path):
     none = ("--set", "data.test_fraction=0", "--set", "train.refit=all")
     shown, _ = run_topshelf("train", "--data", tmp_path / "late.csv", *SHORT, *none, "--out", tmp_path / "run")
     assert "no test part (data.test_fraction = 0); validation ndcg@10" in shown
-    assert f"learned from all {len(late):,} interactions" in shown
+    assert f"was trained on all {len(late):,} interactions" in shown
 
 
 def test_an_empty_test_part_that_nobody_asked_for_is_refused(late):

@@ -102,7 +102,7 @@ def test_a_user_who_lost_every_item_leaves_the_gradient_finite():
 
 
 def test_a_model_without_histories_says_what_to_do():
-    with pytest.raises(TopshelfError, match=r"History has no histories yet: call fit\(context\), or attach\(context\)"):
+    with pytest.raises(TopshelfError, match=r"History has no histories yet: call attach\(context\)"):
         vectors_of(History(2, 3))
 
 

@@ -101,5 +101,5 @@ def test_weights_that_are_not_determined_say_what_to_raise():
 
 
 def test_a_model_without_histories_says_what_to_do():
-    with pytest.raises(TopshelfError, match=r"EASE has no histories yet: call fit\(context\), or attach"):
+    with pytest.raises(TopshelfError, match=r"EASE has no histories yet: call attach"):
         vectors_of(EASE(2, 3))

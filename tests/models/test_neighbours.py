@@ -180,7 +180,7 @@ def test_weights_are_saved_as_short_lists_and_loaded_into_a_fresh_model(cls):
 
 @BOTH
 def test_a_model_without_histories_says_what_to_do(cls):
-    with pytest.raises(TopshelfError, match=rf"{cls.__name__} has no histories yet: call fit\(context\), or attach"):
+    with pytest.raises(TopshelfError, match=rf"{cls.__name__} has no histories yet: call attach"):
         vectors_of(cls(2, 3))
 
 

@@ -76,7 +76,7 @@ def test_the_gradient_is_that_of_finite_differences():
 
 
 def test_a_model_without_histories_says_what_to_do():
-    with pytest.raises(TopshelfError, match=r"SimpleX has no histories yet: call fit\(context\), or attach\(context\)"):
+    with pytest.raises(TopshelfError, match=r"SimpleX has no histories yet: call attach\(context\)"):
         vectors_of(SimpleX(2, 3))
 
 

@@ -126,7 +126,7 @@ def test_a_range_of_numbers_is_endless_and_no_grid():
         ("loss.weight=0.1:1", "the setting is not a number"),
         ("model.dim=8.5:64", "the setting is a whole number, got 8.5:64"),
         ("model.dim=8,16.5", "model.dim: input should be a valid integer"),
-        ("threshold.estimator=exact,rough", "threshold.estimator: input should be 'exact', 'sampled'"),
+        ("threshold.estimator=exact,rough", "threshold.estimator must be one of exact, sampled"),
     ],
 )
 def test_a_wrong_range_is_one_message(given, message):
