@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from topshelf.data import IdMap, Interactions
+from topshelf.data.ids import UNKNOWN
 from topshelf.errors import DataError, TopshelfWarning
 from topshelf.ragged import Ragged
 
-NOT_KNOWN = -1
 _NAMED = 5  # unknown items that a message names
 
 
@@ -25,13 +25,13 @@ class Arrivals:
     """Some users with all that they have by now: what the data hold of them, and what came since."""
 
     users: IdMap  # R names: the data's ids for those whom the data know
-    rows: Tensor  # (R,), their rows in the data, or NOT_KNOWN
+    rows: Tensor  # (R,), their rows in the data, or UNKNOWN
     lists: Ragged  # R lists of items: their histories
     seen: Ragged  # R lists of items that are not listed for them again: the same, and what they rated too low
 
     @property
     def is_known(self) -> Tensor:
-        return self.rows != NOT_KNOWN
+        return self.rows != UNKNOWN
 
 
 def arrive(histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdMap) -> Arrivals:
@@ -44,21 +44,21 @@ def arrive(histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdM
     :class:`TopshelfWarning` counts and names them.
     """
     named = _named(histories)
-    found = [users.get(name) if isinstance(histories, Mapping) else None for name in named]
+    rows = torch.full((len(named),), UNKNOWN)
     if isinstance(histories, Mapping):
-        _say_similar([name for name, row in zip(named, found, strict=True) if row is None], users)
-    rows = torch.tensor([NOT_KNOWN if row is None else row for row in found], dtype=torch.int64)
-    known = iter(users.ids(rows[rows != NOT_KNOWN]))
-    names = [name if row is None else next(known) for name, row in zip(named, found, strict=True)]
+        rows = torch.from_numpy(users.find(list(named)).copy())
+        _say_similar([name for name, row in zip(named, rows.tolist(), strict=True) if row == UNKNOWN], users)
+    known = iter(users.ids(rows[rows != UNKNOWN]))
+    names = [name if row == UNKNOWN else next(known) for name, row in zip(named, rows.tolist(), strict=True)]
     owner = np.repeat(np.arange(len(named)), [len(some) for some in named.values()])
-    index = _known_items([item for some in named.values() for item in some], items, bool((rows != NOT_KNOWN).any()))
-    is_item = index != NOT_KNOWN
+    index = _known_items([item for some in named.values() for item in some], items, bool((rows != UNKNOWN).any()))
+    is_item = index != UNKNOWN
     whole = all(isinstance(name, int | np.integer) for name in names)
     ids = IdMap(pl.Series([name if whole else str(name) for name in names], dtype=None if names else pl.Int64))
 
     def joined(known: Ragged) -> Ragged:
-        old = known.select(rows[rows != NOT_KNOWN])
-        old_owner = (rows != NOT_KNOWN).nonzero().squeeze(1)[old.owner()]
+        old = known.select(rows[rows != UNKNOWN])
+        old_owner = (rows != UNKNOWN).nonzero().squeeze(1)[old.owner()]
         owners = np.concatenate([old_owner.numpy(), owner[is_item]])
         return Interactions.from_indices(
             owners, np.concatenate([old.indices.numpy(), index[is_item]]), ids, items
@@ -95,13 +95,13 @@ def _named(histories: Any) -> dict[Any, list[Any]]:
 
 
 def _known_items(wanted: list[Any], items: IdMap, may_be_none: bool) -> np.ndarray:
-    """The index of each item, or NOT_KNOWN, which is said; all may be unknown where users have others in the data."""
-    index = np.array([NOT_KNOWN if (at := items.get(item)) is None else at for item in wanted], dtype=np.int64)
-    unknown = list(dict.fromkeys(item for item, at in zip(wanted, index.tolist(), strict=True) if at == NOT_KNOWN))
+    """The index of each item, or UNKNOWN, which is said; all may be unknown where users have others in the data."""
+    index = items.find(wanted)
+    unknown = list(dict.fromkeys(item for item, at in zip(wanted, index.tolist(), strict=True) if at == UNKNOWN))
     if not unknown:
         return index
     first = ", ".join(repr(item) for item in unknown[:_NAMED]) + ", ..." * (len(unknown) > _NAMED)
-    n_rows = int((index == NOT_KNOWN).sum())
+    n_rows = int((index == UNKNOWN).sum())
     if n_rows == len(wanted) and not may_be_none:
         like = ", ".join(map(repr, items.ids(range(min(3, len(items))))))
         raise DataError(

@@ -247,14 +247,14 @@ def _evaluated(run: Path, protocol: str | None, cutoffs: tuple[int, ...] | None)
 
 def _histories(recommender: Recommender, path: Path, columns: IdColumns) -> dict[Any, list[Any]]:
     """The users of a file with their items, read by the rules of the run's data; says how many are new."""
-    settings = recommender.fitted.config.data
+    settings = recommender.artifact.config.data
     if settings.min_rating is None and columns.rating_column not in (None, "none"):
         raise ConfigError(
             "--rating-column must be left out here: the run has no data.min_rating, so every row of --new counts, "
             f"got {columns.rating_column!r}"
         )
     histories = _read_histories(path, settings.model_copy(update=columns.reading()))
-    known = sum(recommender.fitted.dataset.split.users.get(user) is not None for user in histories)
+    known = int((recommender.artifact.users.find(list(histories)) >= 0).sum())
     terminal.say(f"{known:,} users of the run's data, {len(histories) - known:,} new users", stderr=True)
     return histories
 

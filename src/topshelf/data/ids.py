@@ -11,6 +11,9 @@ import polars as pl
 from topshelf.data.columns import narrow
 from topshelf.errors import DataError
 
+UNKNOWN = -1
+_FEW = 10  # ids asked for are few if there are more than this many times as many known ones
+
 
 class IdMap:
     """Dense index to external id and back. Ids are integers or text; others (UUIDs) become text."""
@@ -47,22 +50,35 @@ class IdMap:
             ids = [ids]
         elif not hasattr(ids, "__len__"):
             ids = list(ids)  # named again in the message
-        wanted = self._series(ids)
-        numbered = pl.DataFrame({"id": self.values}).with_row_index("index")
-        index = pl.DataFrame({"id": wanted}).join(numbered, on="id", how="left", maintain_order="left")["index"]
-        if index.null_count():
-            unknown = [value for value, is_unknown in zip(ids, index.is_null(), strict=True) if is_unknown]
+        index = self.find(ids)
+        if (index == UNKNOWN).any():
+            unknown = [value for value, place in zip(ids, index.tolist(), strict=True) if place == UNKNOWN]
             first = ", ".join(repr(value) for value in unknown[:5])
             raise DataError(
-                f"{len(unknown)} of {len(wanted)} ids are unknown, such as {first}. "
+                f"{len(unknown)} of {len(index)} ids are unknown, such as {first}. "
                 f"The {len(self)} known ids are like {self.ids(range(min(3, len(self))))}."
             )
-        return index.cast(pl.Int64).to_numpy()
+        return index
+
+    def find(self, ids: Any) -> np.ndarray:
+        """Dense indices of external ids, UNKNOWN for those that are not here."""
+        wanted = self._series(ids)
+        if _FEW * len(wanted) < len(self) and self._is_sorted:  # a join would look at every known id
+            place = np.minimum(self.values.search_sorted(wanted).to_numpy(), len(self) - 1).astype(np.int64)
+            is_here = (self.values[place] == wanted).fill_null(False).to_numpy()
+            return np.where(is_here, place, UNKNOWN)
+        numbered = pl.DataFrame({"id": self.values}).with_row_index("index")
+        joined = pl.DataFrame({"id": wanted}).join(numbered, on="id", how="left", maintain_order="left")["index"]
+        return joined.cast(pl.Int64).fill_null(UNKNOWN).to_numpy()
 
     def get(self, id: Any) -> int | None:
         """Dense index of one id, or None."""
-        key = self._key(id)
-        return None if key is None else self._positions.get(key)
+        place = int(self.find([id])[0])
+        return None if place == UNKNOWN else place
+
+    @cached_property
+    def _is_sorted(self) -> bool:
+        return self.values.is_sorted()
 
     def similar(self, id: Any) -> Any:
         """A known id that differs only in what spreadsheets add and take away (00141, 141, 141.0), or None."""
@@ -71,10 +87,6 @@ class IdMap:
     @cached_property
     def _plain_ids(self) -> dict[str, Any]:
         return {_plain(value): value for value in self.values.to_list()}
-
-    @cached_property
-    def _positions(self) -> dict[Any, int]:
-        return {value: position for position, value in enumerate(self.values.to_list())}
 
     def _key(self, id: Any) -> Any:
         """The id as it is kept, or None where it cannot be one of ours: the one rule for ids from outside."""
