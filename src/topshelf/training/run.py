@@ -21,7 +21,7 @@ from topshelf.ragged import Ragged
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
 from topshelf.training.phases import Outcome, Phases
-from topshelf.training.task import InteractionsTask, Part, Task, check_parts, encoded
+from topshelf.training.task import InteractionsTask, Part, Task, check_device, check_parts, encoded
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def _phases(config: RunConfig, dataset: Dataset, quiet: bool) -> Phases:
     n_items = dataset.split.n_items
     for name, k in (("k", config.k), ("loss.k", config.loss.settings.get("k", 1))):
         at_most(name, k, n_items, f"{dataset.name} has {n_items} items")
-    _check_device(config.train.device)
+    check_device(config.train.device)
     task = InteractionsTask(dataset.split, config.train.device)
     check_parts(task, config, dataset.split.kind)
 
@@ -222,16 +222,6 @@ def _phases(config: RunConfig, dataset: Dataset, quiet: bool) -> Phases:
         return Fitted(config, dataset, **vars(outcome)).test.to_json()
 
     return Phases(config, task, quiet=quiet, measure=measure)
-
-
-def _check_device(name: str) -> None:
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"train.device must be a device of this machine, such as cpu, got {name!r}: {reason}"
-        ) from None
 
 
 def _finish(phases: Phases, dataset: Dataset, folder: RunFolder | None, state: dict[str, Any] | None) -> Fitted:

@@ -15,7 +15,7 @@ from torch import Tensor
 from topshelf.config import RunConfig
 from topshelf.data import Split
 from topshelf.data.splits import Through
-from topshelf.errors import DataError
+from topshelf.errors import ConfigError, DataError
 from topshelf.evalset import EvalSet, protocol_set
 from topshelf.evaluation import ndcg
 from topshelf.models import Model
@@ -117,3 +117,13 @@ def check_parts(task: Task, config: RunConfig, kind: str) -> None:
                 f"the {part} part of the {kind} split is empty: no user has anything left to find there. Use more "
                 f"data, a larger {setting}, or another data.split"
             )
+
+
+def check_device(name: str) -> None:
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"train.device must be a device of this machine, such as cpu, got {name!r}: {reason}"
+        ) from None

@@ -6,20 +6,20 @@ import math
 import time
 import zlib
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from topshelf.config import RunConfig
-from topshelf.data import Dataset
+from topshelf.data import Dataset, IdMap, Interactions, Split
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError, at_most
-from topshelf.evaluation import ndcg
 from topshelf.models import Model
-from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.training import checkpoint, load_dataset
-from topshelf.training.build import build_model, build_trainer
+from topshelf.training.build import build_model
+from topshelf.training.task import InteractionsTask, check_device, validation_score
 from topshelf.training.trainer import Interrupted, Trainer, Watcher
 
 _PARTS = ("train", "valid")
@@ -66,15 +66,14 @@ class Parts:
         sizes: dict[str, Any] = {"name": self.name, "n_users": self.n_users, "n_items": self.n_items}
         checkpoint.save(path, {**sizes, **{name: vars(getattr(self, name)) for name in _PARTS}})
 
-    def to(self, device: str) -> Parts:
-        try:
-            lists = {name: getattr(self, name).to(device) for name in _PARTS}
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(
-                f"train.device must be a device of this machine, such as cpu, got {device!r}: {reason}"
-            ) from None
-        return Parts(self.name, self.n_users, self.n_items, **lists)
+    def task(self, device: str) -> InteractionsTask:
+        """The two parts as a task on a device; there is no test part."""
+        check_device(device)
+        ids = IdMap.range(self.n_users), IdMap.range(self.n_items)
+        train, valid = (
+            Interactions(lists.indptr.numpy(), lists.indices.numpy(), *ids) for lists in (self.train, self.valid)
+        )
+        return InteractionsTask(Split(train, valid, train.none(), "tuned"), device)
 
     @property
     def fingerprint(self) -> str:
@@ -117,8 +116,7 @@ class Runner:
     """Runs configs on the same data, on one device."""
 
     def __init__(self, parts: Parts, device: str = "cpu") -> None:
-        self.parts = parts.to(device)
-        self.device = device
+        self.parts, self.device, self.task = parts, device, parts.task(device)
 
     def check(self, config: RunConfig) -> None:
         """Refuse settings that do not fit the data, before anything is written."""
@@ -156,23 +154,16 @@ class Runner:
     def _fit(self, model: Model, k: int) -> Result:
         started, note, score = time.perf_counter(), "", 0.0
         try:
-            model.fit(self._context)
-            score = self._validate(model, k)
+            model.fit(self.task.context("train"))
+            score = validation_score(model, self.task, k)
         except TrainingError as error:
             note = str(error).partition(";")[0]
         return Result(score, seconds=time.perf_counter() - started, note=note)
 
-    def _validate(self, model: Model, k: int) -> float:
-        with torch.no_grad():
-            everybody = QuerySet.known(model.n_queries, self.device)
-            return ndcg(*model.encode(everybody), self.parts.valid, self.parts.train, k)
-
     def _trainer(self, config: RunConfig, model: Model) -> Trainer:
-        return build_trainer(config, model, self._context, lambda model: self._validate(model, config.k))
-
-    @property
-    def _context(self) -> Context:
-        return Context(self.parts.train, self.parts.n_items)
+        objective = self.task.objective(config, model, "train")
+        validate = partial(validation_score, task=self.task, k=config.k)
+        return Trainer(objective, config.train, seed=config.seed, validate=validate)
 
     def _model(self, config: RunConfig) -> Model:
         return build_model(config, self.parts.n_users, self.parts.n_items).to(self.device)
