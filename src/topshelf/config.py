@@ -328,18 +328,42 @@ def complete(section: str, cls: type[Any], settings: Mapping[str, Any], given: I
 
     ``given`` names the constructor arguments that are not the user's to set.
     """
-    hints = get_type_hints(cls.__init__)
-    fields: dict[str, Any] = {}
-    for parameter in list(inspect.signature(cls.__init__).parameters.values())[1:]:
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name in given:
-            continue
-        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        fields[parameter.name] = (hints.get(parameter.name, Any), default)
-    schema = pydantic.create_model(cls.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+    schema = _schema(cls, given)
     try:
-        return schema.model_validate(dict(settings)).model_dump()
+        values = schema.model_validate(dict(settings)).model_dump()
     except pydantic.ValidationError as error:
         raise ConfigError(_explain(error, schema, prefix=f"{section}.")) from None
+    for name, value in values.items():
+        if not _is_plain(value):
+            raise ConfigError(f"{section}.{name} must be a number, text or a list of them, got {type(value).__name__}")
+    return values
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a config file can hold the value."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _schema(cls: type[Any], given: Iterable[str]) -> type[BaseModel]:
+    """The settings of a class, as its constructor has them."""
+    fields: dict[str, Any] = {}
+    try:
+        hints = get_type_hints(cls.__init__)
+        for parameter in list(inspect.signature(cls.__init__).parameters.values())[1:]:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name in given:
+                continue
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            fields[parameter.name] = (hints.get(parameter.name, Any), default)
+        return pydantic.create_model(cls.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+    except (NameError, TypeError, pydantic.errors.PydanticUserError) as error:  # a class of the user's own
+        raise ConfigError(
+            f"the settings of {cls.__module__}:{cls.__name__} must be constructor arguments of plain types (numbers, "
+            f"text, lists of them), and cannot be read: {str(error).partition('. ')[0]}"
+        ) from error
 
 
 def _default_names() -> dict[str, Any]:
