@@ -9,13 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from topshelf.artifact import Artifact
     from topshelf.blending import blend
     from topshelf.config import RunConfig
     from topshelf.data import Interactions, load_split
     from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfError, TrainingError
-    from topshelf.evaluation import Evaluation, compare, evaluate
+    from topshelf.evaluation import Evaluation, compare, evaluate, evaluate_lists
     from topshelf.losses import BPR, SLatK, SoftmaxLoss
     from topshelf.models import EASE, MF, LightGCN, Popularity, XSimGCL
+    from topshelf.queries import QuerySet
     from topshelf.recommender import Recommender
     from topshelf.training import fit, load, resume
 
@@ -25,6 +27,7 @@ __all__ = [
     "BPR",
     "EASE",
     "MF",
+    "Artifact",
     "CheckpointError",
     "ConfigError",
     "DataError",
@@ -32,6 +35,7 @@ __all__ = [
     "Interactions",
     "LightGCN",
     "Popularity",
+    "QuerySet",
     "Recommender",
     "RunConfig",
     "SLatK",
@@ -42,6 +46,7 @@ __all__ = [
     "blend",
     "compare",
     "evaluate",
+    "evaluate_lists",
     "fit",
     "load",
     "load_split",
@@ -49,13 +54,15 @@ __all__ = [
 ]
 
 _HOMES = {
+    "artifact": ["Artifact"],
     "blending": ["blend"],
     "config": ["RunConfig"],
     "data": ["Interactions", "load_split"],
     "errors": ["CheckpointError", "ConfigError", "DataError", "TopshelfError", "TrainingError"],
-    "evaluation": ["Evaluation", "compare", "evaluate"],
+    "evaluation": ["Evaluation", "compare", "evaluate", "evaluate_lists"],
     "losses": ["BPR", "SLatK", "SoftmaxLoss"],
     "models": ["EASE", "MF", "LightGCN", "Popularity", "XSimGCL"],
+    "queries": ["QuerySet"],
     "recommender": ["Recommender"],
     "training": ["fit", "load", "resume"],
 }

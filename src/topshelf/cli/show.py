@@ -25,6 +25,8 @@ NOTES = {
 
 def run(fitted: Fitted, out: Path) -> None:
     """The outcome of a training run."""
+    from topshelf.config import class_names
+
     split, config = fitted.dataset.split, fitted.config
     what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
     title = f"{what} on {fitted.dataset.name}"
@@ -49,7 +51,9 @@ def run(fitted: Fitted, out: Path) -> None:
             "these metrics are of the model before it was refitted on everything; the saved model was trained on all "
             f"{histories.indices.numel():,} interactions"
         )
-    lines.append(f"kept in {out}; recommend: topshelf recommend {out} --user ID")
+    packages = {name.partition(".")[0].partition(":")[0] for name in class_names(config).values() if ":" in name}
+    allowed = "".join(f" --allow {package}" for package in sorted(packages))
+    lines.append(f"kept in {out}; recommend: topshelf recommend {out} --user ID{allowed}")
     for line in lines:
         say(line)
 
