@@ -154,6 +154,11 @@ class LossContract:
             promise = f"with scope = {scope!r} the term of positive {i} must not depend on positives out of that scope"
             assert reached is None or (gradient[~reached] == 0).all(), promise
 
+    def test_a_step_raises_positives_and_lowers_negatives(self) -> None:
+        _, (by_positive, by_negative), _ = self.value_and_gradients(case())
+        assert by_positive.sum() <= 0, "a step down the gradient must raise positives on the whole"
+        assert by_negative.sum() >= 0, "a step down the gradient must lower negatives on the whole"
+
     @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
     def test_values_and_gradients_stay_finite_at_extreme_scores(self, scale: float) -> None:
         given = case(dtype=torch.float32)
@@ -231,17 +236,17 @@ class LossContract:
 
     def test_order_of_negatives_changes_nothing(self) -> None:
         given = case()
-        order = torch.randperm(5, generator=torch.Generator().manual_seed(1))
-        shuffled = given.but(negative=given.negative[:, order], negative_item=given.negative_item[:, order])
-        same(self.value(shuffled), self.value(given), "the order of negatives must change nothing")
+        for order in _orders(5):
+            shuffled = given.but(negative=given.negative[:, order], negative_item=given.negative_item[:, order])
+            same(self.value(shuffled), self.value(given), "the order of negatives must change nothing")
 
     def test_order_of_positives_changes_nothing(self) -> None:
         given = case()
-        order = torch.randperm(7, generator=torch.Generator().manual_seed(2))
         fields = ("positive", "owner", "pair", "item_vector")
-        shuffled = given.but(**{field: getattr(given, field)[order] for field in fields})
-        expected = self.value(given, reduction="none")[order]
-        same(self.value(shuffled, reduction="none"), expected, "the order of positives must change nothing")
+        for order in _orders(7):
+            shuffled = given.but(**{field: getattr(given, field)[order] for field in fields})
+            expected = self.value(given, reduction="none")[order]
+            same(self.value(shuffled, reduction="none"), expected, "the order of positives must change nothing")
 
     def test_a_uniform_log_q_of_zero_changes_nothing(self) -> None:
         given = case()
@@ -349,3 +354,8 @@ class LossContract:
         for (name, value), first in zip(model.named_parameters(), start.parameters(), strict=True):
             assert value.isfinite().all(), f"training must keep the model's weights finite: {name} is not"
             assert not torch.equal(value, first), f"training must move the model's {name}"
+
+
+def _orders(n: int) -> tuple[Tensor, Tensor]:
+    """Two orders; in the second, nothing stays at its place."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(1)), torch.arange(n).roll(1)

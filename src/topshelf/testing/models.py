@@ -171,6 +171,8 @@ class ModelContract:
         first.save(tmp_path / "run")
         again = Recommender.load(tmp_path / "run")
         promise = "must be the same after saving and loading: all that it has learned must be in state_dict"
+        for loaded, saved in zip(*(_vectors(one.fitted.model) for one in (again, first)), strict=True):
+            identical(dense(loaded), dense(saved), f"vectors {promise}")
         assert again.recommend().equals(first.recommend()), f"lists {promise}"
         assert again.similar_items([0, 7], k=4).equals(first.similar_items([0, 7], k=4)), f"similar items {promise}"
         assert again.evaluate().mean() == first.evaluate().mean(), f"metrics {promise}"

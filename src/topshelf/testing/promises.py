@@ -12,6 +12,7 @@ from torch import Tensor
 
 from topshelf.config import RunConfig, make_config
 from topshelf.data import Dataset, IdMap, Interactions, make_split
+from topshelf.errors import ConfigError
 from topshelf.evaluation import ndcg
 from topshelf.losses import LOSSES, Loss
 from topshelf.models import MODELS, Model
@@ -41,8 +42,11 @@ def check_is_named(cls: type[Any], base: type[Any], registry: Mapping[str, type[
     assert isinstance(cls, type), f"name the class to be tested, got {cls!r}"
     assert issubclass(cls, base), f"{cls.__name__} must be a subclass of topshelf's {base.__name__}"
     name = named(cls, registry, base, "the class")["name"]
-    found = lookup("the class", name, registry, base)
-    assert found is cls, f"{name} must be the class itself: define it at the top level of a module that can be imported"
+    try:
+        is_found = lookup("the class", name, registry, base) is cls
+    except ConfigError:
+        is_found = False
+    assert is_found, f"{name} must name the class: define it at the top level of a module that can be imported"
 
 
 @functools.cache
