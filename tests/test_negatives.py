@@ -30,6 +30,7 @@ from topshelf.negatives import (
 )
 from topshelf.queries import Context, Encoded
 from topshelf.ragged import Ragged
+from topshelf.testing import NegativesContract
 from topshelf.training.batches import Batches
 from vectors import batch_of
 
@@ -184,11 +185,19 @@ def test_a_sample_of_none_is_refused(source):
         source(0)
 
 
-@pytest.mark.parametrize("name", NEGATIVES)
-def test_every_source_draws_the_same_from_the_same_stream(name):
-    positives = ragged([0, 4], [1], [2, 4])
-    a, b = (draw_of(NEGATIVES[name](), positives, 9, generator(5)) for _ in range(2))
-    assert a.items is b.items is None or torch.equal(a.items, b.items)
+class TestEverySource(NegativesContract):
+    @pytest.fixture(autouse=True, params=NEGATIVES)
+    def name(self, request):
+        self.negatives = NEGATIVES[request.param]
+
+
+class TestSmallDraws(NegativesContract):
+    """Fewer than there are items."""
+
+    @pytest.fixture(autouse=True, params=["shared", "per_query", "mixed"])
+    def name(self, request):
+        self.negatives = NEGATIVES[request.param]
+        self.settings = {"n_hard": 3, "pool": 12} if request.param == "mixed" else {"n": 7}
 
 
 def test_the_population_leaves_out_queries_that_no_batch_holds():
