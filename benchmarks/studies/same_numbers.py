@@ -134,9 +134,7 @@ def main() -> None:
     if not (options.before and options.after):
         benchmark.parser.error("--before and --after must be given: the src folders of two trees")
     sources = [options.before, options.after]
-    workers = [
-        in_tree(MODULE, source, "--worker", str(source.resolve()), "--only", options.only) for source in sources
-    ]
+    workers = [in_tree(MODULE, source, "--worker", str(source.resolve()), "--only", options.only) for source in sources]
     answers = [worker.communicate()[0] for worker in workers]
     if any(worker.returncode for worker in workers):
         raise SystemExit(f"the workers ended with codes {[worker.returncode for worker in workers]}")
