@@ -29,7 +29,7 @@ class ItemKNN(SparseItemItem):
     Cost: the counts of common users, a block of items at a time; k weights an item, scored as a dense table of
         n_items^2; refused above ``memory`` bytes.
     Paper: Sarwar et al., Item-based collaborative filtering recommendation algorithms, WWW 2001; asymmetry of Aiolli,
-        Efficient top-N recommendation for very large scale binary rated datasets, RecSys 2013. SearchSpace within those
+        Efficient top-N recommendation for very large scale binary rated datasets, RecSys 2013. Ranges within those
         of Ferrari Dacrema et al., A troubling analysis of reproducibility and progress in recommender systems research,
         TOIS 2021.
     """
@@ -87,7 +87,7 @@ class RP3beta(SparseItemItem):
     Cost: the counts of common users, a block of items at a time; k weights an item, scored as a dense table of
         n_items^2; refused above ``memory`` bytes.
     Paper: Paudel et al., Updatable, accurate, diverse, and scalable recommendations for interactive applications, TiiS
-        2017; alpha of Cooper et al., Random walks in recommender systems, WWW 2014. SearchSpace within those of Ferrari
+        2017; alpha of Cooper et al., Random walks in recommender systems, WWW 2014. Ranges within those of Ferrari
         Dacrema et al., A troubling analysis of reproducibility and progress in recommender systems research, TOIS 2021.
     """
 
