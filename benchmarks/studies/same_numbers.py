@@ -17,6 +17,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,33 +37,22 @@ def combinations() -> Iterator[tuple[str, Row]]:
     from topshelf.losses import LOSSES
     from topshelf.models import MODELS
 
-    def of(order: str) -> Row:
-        return {**TRAIN, "order": order}
-
-    for model in MODELS:
-        for loss in ("slatk", "bpr"):
-            yield f"model/{model}/{loss}", {"model": {"name": model}, "loss": {"name": loss}, "train": TRAIN}
-    for loss in LOSSES:
-        for order in ORDERS:
-            yield f"loss/{loss}/{order}", {"loss": {"name": loss}, "train": of(order)}
-    for kind in KINDS:
-        for loss in DRAWN_FOR:
-            for order in ORDERS:
-                settings = {"loss": {"name": loss}, "negatives": {"kind": kind}, "train": of(order)}
-                yield f"negatives/{kind}/{loss}/{order}", settings
-    for estimator in ESTIMATORS:
-        for kind in KINDS[:3]:
-            for order in ORDERS:
-                threshold = {"estimator": estimator, "every": 2, "n": 100}
-                settings = {"negatives": {"kind": kind}, "threshold": threshold, "train": of(order)}
-                yield f"threshold/{estimator}/{kind}/{order}", settings
-    for refit in (True, "all"):
-        yield f"refit/{refit}", {"train": {**TRAIN, "refit": refit}}
-        yield f"refit/{refit}/ease", {"model": {"name": "ease"}, "train": {"refit": refit}}
-    rows = {**TRAIN, "optimizer": "row_adam"}
-    yield "row_adam", {"train": rows}
-    yield "row_adam/lightgcn", {"model": {"name": "lightgcn"}, "train": rows}
-    yield "bfloat16", {"train": {**TRAIN, "precision": "bfloat16"}}
+    for model, loss in product(MODELS, ("slatk", "bpr")):
+        yield f"model/{model}/{loss}", {"model": {"name": model}, "loss": {"name": loss}}
+    for loss, order in product(LOSSES, ORDERS):
+        yield f"loss/{loss}/{order}", {"loss": {"name": loss}, "train": {"order": order}}
+    for kind, loss, order in product(KINDS, DRAWN_FOR, ORDERS):
+        settings = {"loss": {"name": loss}, "negatives": {"kind": kind}, "train": {"order": order}}
+        yield f"negatives/{kind}/{loss}/{order}", settings
+    for estimator, kind, order in product(ESTIMATORS, KINDS[:3], ORDERS):
+        threshold = {"estimator": estimator, "every": 2, "n": 100}
+        settings = {"negatives": {"kind": kind}, "threshold": threshold, "train": {"order": order}}
+        yield f"threshold/{estimator}/{kind}/{order}", settings
+    for refit, model in product((True, "all"), ("mf", "ease")):
+        yield f"refit/{refit}/{model}", {"model": {"name": model}, "train": {"refit": refit}}
+    for model in ("mf", "lightgcn"):
+        yield f"row_adam/{model}", {"model": {"name": model}, "train": {"optimizer": "row_adam"}}
+    yield "bfloat16", {"train": {"precision": "bfloat16"}}
 
 
 def work(source: Path, only: str) -> None:
@@ -82,16 +72,17 @@ def work(source: Path, only: str) -> None:
 
 def numbers(more: Row, dataset: Any) -> list[str]:
     """What a combination trains to, or what it is refused with."""
-    from topshelf.config import assemble
+    from topshelf.config import assemble, merged
     from topshelf.errors import TopshelfError
     from topshelf.training import fit
 
     try:
-        fitted = fit(assemble(data="synthetic", more=more, seed=1), dataset)
-        metrics = {} if more["train"].get("refit") == "all" else fitted.evaluate().per_user
+        fitted = fit(assemble(data="synthetic", more=merged({"train": TRAIN}, more), seed=1), dataset)
+        metrics = {} if fitted.measured else fitted.evaluate().per_user
     except TopshelfError as error:
         return [REFUSED, type(error).__name__]
-    return [digest(fitted.model.state_dict()), digest(metrics), repr(fitted.valid_score), repr(fitted.measured)]
+    before_refit = fitted.measured and fitted.measured["mean"]
+    return [digest(fitted.model.state_dict()), digest(metrics), repr(fitted.valid_score), repr(before_refit)]
 
 
 def digest(tensors: dict[str, Any]) -> str:
@@ -115,8 +106,8 @@ def compared(before: dict[str, list[str]], after: dict[str, list[str]]) -> Row:
 
 
 def commit(source: Path) -> str:
-    """The commit that is checked out there."""
-    command = ["git", "-C", str(source), "describe", "--always", "--dirty"]
+    """The last commit that changed the folder."""
+    command = ["git", "-C", str(source), "log", "-1", "--format=%h", "--", "."]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
