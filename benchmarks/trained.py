@@ -11,8 +11,11 @@ from topshelf.config import RunConfig, assemble, merged
 from topshelf.data import Split
 from topshelf.evaluation import ndcg
 from topshelf.models import Model
+from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
-from topshelf.training.build import build_model, build_objective, resolve
+from topshelf.training.batches import stream
+from topshelf.training.build import build_model, build_trainer, resolve
+from topshelf.training.thresholding import ThresholdHook
 from topshelf.training.trainer import Trainer
 
 TEST_AT_20 = {"evaluate": {"auc": False, "cutoffs": [20]}}
@@ -41,9 +44,7 @@ def trainer(
     config: RunConfig, positives: Ragged, n_items: int, validate: Callable[[Model], float] | None = None
 ) -> Trainer:
     """A new model of the config with its trainer."""
-    model = build_model(config, len(positives), n_items)
-    objective = build_objective(config, model, positives)
-    return Trainer(objective, positives, config.train, threshold=config.threshold, seed=config.seed, validate=validate)
+    return build_trainer(config, build_model(config, len(positives), n_items), Context(positives, n_items), validate)
 
 
 def trainer_of(split: Split, data: str, loss: str, more: dict[str, Any], seed: int = 0) -> Trainer:
@@ -59,10 +60,18 @@ def epoch_of(trained: Trainer) -> Callable[[], None]:
     return lambda: trained._epoch(None)
 
 
+def begin_refreshing(trained: Trainer) -> int:
+    """Begin an epoch that refreshes the thresholds; its number."""
+    (hook,) = trained.objective.hooks
+    assert isinstance(hook, ThresholdHook)
+    hook.begin_epoch(hook.every, trained.model, stream(0))
+    return hook.every
+
+
 @torch.no_grad()
 def vectors(model: Model) -> tuple[Any, torch.Tensor]:
     """Of all users and all items."""
-    return model.encode()
+    return model.encode(QuerySet.known(model.n_queries))
 
 
 def validation(train: Ragged, valid: Ragged, k: int = 20) -> Callable[[Model], float]:
@@ -75,7 +84,7 @@ def fitted(config: RunConfig, split: Split) -> tuple[Model, int]:
     train, valid = split.train.ragged(), split.valid.ragged()
     model = build_model(config, split.n_users, split.n_items)
     if model.is_closed_form:
-        model.fit(train)
+        model.fit(Context(train, split.n_items))
         return model, 0
     trained = trainer(config, train, split.n_items, validation(train, valid, config.k))
     trained.run()

@@ -107,7 +107,8 @@ def settings_page() -> str:
 def reference_page() -> str:
     lines = [REFERENCE_OPENING]
     for opening, registry, suffix in ((RECOMMENDATION, LOSSES, ""), (GRADED, LISTWISE, " (graded)")):
-        call = signature("loss", next(iter(registry.values())).forward, returns=True)
+        first: Any = next(iter(registry.values()))
+        call = signature("loss", first.forward, returns=True)
         lines += [opening.format(call=_python(call)), "| name | what it is |\n|---|---|"]
         lines += [
             f"| [`{name}`](#{_anchor(name + suffix)}) | {_cell(summary(documentation(cls.documented())))} |"
@@ -168,15 +169,6 @@ def _entry(name: str, cls: type[Any], *, is_graded: bool) -> list[str]:
     if not is_graded:
         lines += [_in_a_run(name, cls), ""]
     return lines
-
-
-def _signature(called: Any) -> str:
-    """The call of a class or function of the losses, without types."""
-    signature = inspect.signature(called)
-    plain = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
-    return (
-        f"`topshelf.losses.{called.__name__}{signature.replace(parameters=plain, return_annotation=signature.empty)}`"
-    )
 
 
 def _in_a_run(name: str, cls: type[Any]) -> str:
@@ -280,7 +272,9 @@ def call_of(cls: type[Any]) -> str:
             continue
         if (by_name or parameter.kind is parameter.KEYWORD_ONLY) and "*" not in words:
             words.append("*")
-        is_needed = parameter.default is parameter.empty or (used is not None and parameter.name in cls.needs)
+        # A need of "log_partition" is one of that or of negatives.
+        is_needed = used is not None and parameter.name in cls.needs and parameter.name != "log_partition"
+        is_needed = is_needed or parameter.default is parameter.empty
         words.append(parameter.name if is_needed else f"{parameter.name}=None")
     return f"loss({', '.join(words)})"
 

@@ -18,16 +18,23 @@ from topshelf.config import assemble, make_config, preset
 from topshelf.data import Dataset, generate, make_split
 from topshelf.evaluation import evaluate
 from topshelf.models import EASE, MODELS, History
+from topshelf.queries import Batch, Context, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.training import fit
 from topshelf.training.build import resolve
 
 QUERY, OWNER, ITEM = torch.tensor([2, 0]), torch.tensor([0, 1]), torch.tensor([3, 1])
+EVERYBODY = QuerySet.known(3)
 
 
 @pytest.fixture
 def positives():
     return Ragged(torch.tensor([0, 2, 3, 6]), torch.tensor([0, 1, 4, 1, 3, 4]))  # 3 users, 5 items
+
+
+@pytest.fixture
+def batch(positives):
+    return Batch(QUERY, OWNER, ITEM, positives.select(QUERY), False, positives.indptr[QUERY])
 
 
 @pytest.fixture
@@ -40,7 +47,7 @@ def histories(positives):
 def attached(cls, positives, **settings):
     torch.manual_seed(0)
     model = cls(3, 5, **settings)
-    model.attach(positives)
+    model.attach(Context(positives, 5))
     return model
 
 
@@ -52,50 +59,50 @@ def scores(encoded):
     return encoded[0] @ encoded[1].T
 
 
-def test_one_table_serves_histories_and_scores(positives, histories):
+def test_one_table_serves_histories_and_scores(positives, histories, batch):
     model = attached(history_variants.OneTable, positives, dim=4, drop=0.0)
     (table,) = model.parameters()
-    assert_close(scores(model.encode()), cosine(histories @ table, table))
-    assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), scores(model.encode())[QUERY])
+    assert_close(scores(model.encode(EVERYBODY)), cosine(histories @ table, table))
+    assert_close(scores(model.encode_batch(batch)), scores(model.encode(EVERYBODY))[QUERY])
 
 
-def test_a_user_vector_is_added(positives, histories):
+def test_a_user_vector_is_added(positives, histories, batch):
     model = attached(history_variants.OwnVector, positives, dim=4, drop=0.0, own=0.3)
     summed = histories @ model.history_vectors / histories.sum(1, keepdim=True).sqrt()
-    assert_close(scores(model.encode()), cosine(summed + 0.3 * model.query_vectors, model.item_vectors))
-    assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), scores(model.encode())[QUERY])
+    assert_close(scores(model.encode(EVERYBODY)), cosine(summed + 0.3 * model.query_vectors, model.item_vectors))
+    assert_close(scores(model.encode_batch(batch)), scores(model.encode(EVERYBODY))[QUERY])
 
 
 def test_rare_items_weigh_more(positives, histories):
     model = attached(history_variants.RareFirst, positives, dim=4, drop=0.0)
     weights = histories / histories.sum(0).clamp(min=1).sqrt()
-    assert_close(scores(model.encode()), cosine(weights @ model.history_vectors, model.item_vectors))
+    assert_close(scores(model.encode(EVERYBODY)), cosine(weights @ model.history_vectors, model.item_vectors))
 
 
-def test_the_predicted_items_are_left_out_of_their_users_alone(positives, histories):
+def test_the_predicted_items_are_left_out_of_their_users_alone(positives, histories, batch):
     model = attached(history_variants.LeftOut, positives, dim=4, drop=0.0)
     without = histories.clone()
     without[2, 3] = without[0, 1] = 0.0
     expected = cosine(without @ model.history_vectors, model.item_vectors)[QUERY]
-    assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), expected)
-    assert_close(scores(model.encode()), cosine(histories @ model.history_vectors, model.item_vectors))
+    assert_close(scores(model.encode_batch(batch)), expected)
+    assert_close(scores(model.encode(EVERYBODY)), cosine(histories @ model.history_vectors, model.item_vectors))
 
 
-def test_smoothing_adds_items_two_steps_away(positives, histories):
+def test_smoothing_adds_items_two_steps_away(positives, histories, batch):
     model = attached(history_variants.Smoothed, positives, dim=4, drop=0.0, share=2.0)
     edges = histories / histories.sum(1, keepdim=True).sqrt() / histories.sum(0).clamp(min=1).sqrt()
     items = model.item_vectors + 2.0 * edges.T @ edges @ model.item_vectors
-    assert_close(scores(model.encode()), cosine(histories @ model.history_vectors, items))
-    assert_close(scores(model.encode_batch(QUERY, OWNER, ITEM)), scores(model.encode())[QUERY])
+    assert_close(scores(model.encode(EVERYBODY)), cosine(histories @ model.history_vectors, items))
+    assert_close(scores(model.encode_batch(batch)), scores(model.encode(EVERYBODY))[QUERY])
 
 
-def test_the_average_is_over_all_steps_at_first_and_then_exponential(positives):
+def test_the_average_is_over_all_steps_at_first_and_then_exponential(positives, batch):
     model = attached(history_variants.Averaged, positives, dim=4, decay=0.6)
     for value in (1.0, 3.0, 8.0):  # shares 1, 1/2, and 0.4 in place of 1/3
         torch.nn.init.constant_(model.item_vectors, value)
-        model.encode_batch(QUERY, OWNER, ITEM)
+        model.encode_batch(batch)
     assert_close(model.mean.item_vectors, torch.full((5, 4), 0.6 * 2.0 + 0.4 * 8.0))
-    assert_close(model.encode(), model.mean.encode())
+    assert_close(model.encode(EVERYBODY), model.mean.encode(EVERYBODY))
     assert all(parameter.requires_grad != name.startswith("mean.") for name, parameter in model.named_parameters())
 
 
@@ -117,12 +124,12 @@ def test_all_singular_vectors_are_the_root_of_the_graphs_square(positives, histo
 
 
 @pytest.mark.parametrize("for_itself", [True, False])
-def test_the_full_rank_begins_as_ease_and_its_diagonal_moves_when_it_may(positives, histories, for_itself):
+def test_the_full_rank_begins_as_ease_and_its_diagonal_moves_when_it_may(positives, histories, for_itself, batch):
     model = attached(history_variants.Linear, positives, l2=0.5, for_itself=for_itself)
     ease = EASE(3, 5, l2=0.5)
-    ease.fit(positives)
-    assert_close(scores(model.encode()), histories @ ease.weights)
-    encoded = model.encode_batch(QUERY, OWNER, ITEM)
+    ease.fit(Context(positives, 5))
+    assert_close(scores(model.encode(EVERYBODY)), histories @ ease.weights)
+    encoded = model.encode_batch(batch)
     torch.autograd.backward([encoded.queries, encoded.items], [torch.ones(2, 5), torch.ones(5, 5)])
     torch.optim.Adam(model.parameters(), lr=0.1).step()
     moved = model.item_vectors.detach() - ease.weights.T
@@ -301,7 +308,9 @@ def test_one_half_of_the_users_chooses_what_is_blended_and_the_other_judges():
     search = WeightSearch(runs)
     split = dataset.split
     each = [
-        evaluate(*run.model.encode(), split.valid, train=split.train, cutoffs=(5,), auc=False).per_user["ndcg@5"]
+        evaluate(
+            *run.model.encode(QuerySet.known(120)), split.valid, train=split.train, cutoffs=(5,), auc=False
+        ).per_user["ndcg@5"]
         for run in runs
     ]
     chooses, judges = search.users[::2], search.users[1::2]

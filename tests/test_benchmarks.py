@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -123,38 +124,54 @@ def test_runs_are_timed_in_turn_after_one_of_each():
 class Tree:
     """Answers as a worker does: each call takes the next of some seconds."""
 
-    asked: list[str] = []  # noqa: RUF012  of both
-
-    def __init__(self, name, *seconds):
-        self.name, self.seconds = name, iter(seconds)
+    def __init__(self, name, asked, *seconds):
+        self.name, self.asked, self.seconds = name, asked, iter(seconds)
 
     def ask(self, request):
-        self.asked.append(self.name)
-        wall = next(self.seconds)
-        return [wall, 2 * wall]
+        self.asked.append((self.name, request["calls"]))
+        return next(self.seconds)
 
 
-def test_two_trees_take_turns_and_the_ratio_is_of_their_best_rounds():
-    trees = {"before": Tree("before", 99.0, 2.0, 4.0), "after": Tree("after", 99.0, 3.0, 2.2)}
-    row = before_after.measure(trees, {"data": "food", "work": "EASE, fit"}, 2)
-    assert Tree.asked == ["after", "before", "before", "after", "after", "before"]
-    assert row["wall"] == {"before": [2.0, 4.0], "after": [3.0, 2.2]}
-    assert row["ratio"]["wall"] == row["ratio"]["cpu"] == pytest.approx(1.1)
-    assert before_after.is_slower(row, 1.03)
-    assert not before_after.is_slower({**row, "ratio": {"wall": 1.2, "cpu": 1.01}}, 1.03)
-    assert before_after.cells(row, 1.03)[:5] == ["food", "EASE, fit", "2.0000", "2.2000", "1.100"]
+def test_two_trees_take_turns_and_a_round_is_one_ratio():
+    asked, work = [], {"data": "food", "work": "EASE, fit"}
+    trees = {"before": Tree("before", asked, 9.0, 1.0, 3.0, 4.0, 6.0), "after": Tree("after", asked, 8.0, *[5.5] * 4)}
+    rounds = before_after.measure(trees, work, 9, least=20.0, most=0.0)  # no time for more than two rounds
+    there, back = ["before", "after"], ["after", "before"]
+    turns = [*there, *back, *there, *there, *back]
+    assert asked == [(name, 1 if at < 2 else 3) for at, name in enumerate(turns)]
+    assert rounds == [{"before": [1.0, 3.0], "after": [5.5, 5.5]}, {"before": [4.0, 6.0], "after": [5.5, 5.5]}]
+    row = before_after.summary(work, [rounds])
+    assert row["ratios"] == [[11 / 4, 11 / 10]]
+    assert row["ratio"] == pytest.approx((11 / 4 + 11 / 10) / 2)
+    assert row["seconds"] == {"before": 3.5, "after": 5.5}
+    assert before_after.cells(row, 1.03)[2:] == ["3.5000", "5.5000", "1.925", "1.100 to 2.750", "slower"]
+
+
+def test_a_tree_is_slower_only_where_the_whole_interval_is():
+    generator = np.random.default_rng(0)
+    noise = [generator.normal(1.0, 0.05, 30).tolist() for _ in range(3)]
+    low, high = before_after.interval(noise)
+    assert low < 1 < high
+    assert high - low < 0.05
+    assert before_after.verdict({"interval": [low, high]}, 1.03) == ""
+    apart = before_after.interval([[1.0] * 9, [1.2] * 9])  # two starts that do not agree
+    assert apart == [1.0, 1.2]
+    assert before_after.verdict({"interval": [1.02, 1.2]}, 1.03) == ""
+    assert before_after.verdict({"interval": [1.04, 1.2]}, 1.03) == "slower"
+    assert before_after.verdict({"interval": [0.8, 0.9]}, 1.03) == "faster"
 
 
 def test_a_tree_against_itself_is_measured_by_two_processes(tmp_path):
     file, source = tmp_path / "result.json", str(ROOT / "src")
     command = [sys.executable, "-m", before_after.MODULE, "--before", source, "--after", source, "--json", str(file)]
     command += ["--data", "synthetic", "--work", before_after.EASE, before_after.EVALUATION, "--rounds", "2"]
-    subprocess.run([*command, "--least", "0", "--limit", "1e9"], cwd=ROOT, check=True, capture_output=True, timeout=300)
+    command += ["--starts", "2", "--least", "0", "--limit", "1e9"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
     result = json.loads(file.read_text())
     assert [row["work"] for row in result["rows"]] == [before_after.EASE, before_after.EVALUATION]
     for row in result["rows"]:
-        assert min(row["ratio"].values()) > 0
-        assert [len(row["wall"][tree]) for tree in before_after.TREES] == [2, 2]
+        assert [len(own) for own in row["ratios"]] == [2, 2]
+        assert 0 < row["interval"][0] <= row["ratio"] <= row["interval"][1]
 
 
 @pytest.mark.parametrize("model", latency.MODELS)

@@ -23,6 +23,7 @@ from topshelf.data import load_split
 from topshelf.errors import ConfigError
 from topshelf.evaluation import ndcg
 from topshelf.models import Model
+from topshelf.queries import Context
 from topshelf.ragged import Ragged, merge
 from topshelf.ranking import Queries
 from topshelf.thresholds import exact_thresholds
@@ -202,7 +203,7 @@ def ease(data: str, seed: int, quick: bool) -> Row:  # noqa: ARG001  one fit is 
         model = build_model(config, curve.split.n_users, curve.split.n_items)
     except ConfigError as error:
         return {"settings": settings, "refused": str(error), "seconds": 0.0, "curve": []}
-    model.fit(curve.train)
+    model.fit(Context(curve.train, curve.split.n_items))
     curve.measure(1, *vectors(model))
     return curve.outcome(settings)
 
@@ -306,7 +307,7 @@ def trial(data: str, method: str, settings: dict[str, float], seed: int) -> floa
             curve.split.n_users,
             curve.split.n_items,
         )
-        model.fit(curve.train)
+        model.fit(Context(curve.train, curve.split.n_items))
         return curve.validate(*vectors(model))
     fit_ials(curve, {"factors": FACTORS["ials"], **settings}, seed, ITERATIONS, watch)
     return max(scores)

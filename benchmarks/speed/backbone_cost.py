@@ -17,7 +17,7 @@ from itertools import islice
 
 from benchmarks.harness import GIB, GOWALLA, MOVIELENS, Benchmark, Memory, Row, apart, interleaved
 from benchmarks.harness import table as table_of
-from benchmarks.trained import epoch_of, trainer
+from benchmarks.trained import begin_refreshing, epoch_of, trainer
 from topshelf.config import assemble, merged, preset
 from topshelf.data import generate, load_split
 from topshelf.models import MODELS
@@ -66,8 +66,7 @@ def memory_of(data: str, name: str) -> int:
 
 
 def few_steps(trained: Trainer) -> None:
-    assert trained.schedule is not None
-    epoch = trained.schedule.settings.every  # one that refreshes the thresholds
+    epoch = begin_refreshing(trained)
     for step, batch in enumerate(islice(trained.batches.epoch(stream(0)), STEPS)):
         trained._step(batch, epoch, step)
 

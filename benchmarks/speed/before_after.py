@@ -1,24 +1,25 @@
 """Two source trees timed in turn, in one call: training, closed forms and evaluation, after over before.
 
     python -m benchmarks.speed.before_after --before PATH/src --after PATH/src [--quick] [--data NAME ...]
-        [--work LABEL ...] [--rounds 15] [--threads N] [--limit 1.03] [--json FILE]
+        [--work LABEL ...] [--starts 3] [--rounds 8] [--limit 1.03] [--json FILE]
 
-Each tree has a worker process, which imports topshelf from that tree and loads the data once. The workers take turns,
-round after round, and the tree that goes first changes with every round; only one of them works at a time. The first
-round warms up. Times are taken inside the workers, around ``topshelf.training.fit`` (a few epochs with the last one
-validated) or ``Fitted.evaluate``; only the config level of the package is used, which both trees have. A call that is
-shorter than ``--least`` seconds is repeated within its turn; a workload ends after ``--most`` seconds, but not before
-three rounds. On a machine with other jobs, ``--threads 1`` and more rounds are the remedy: two threads wait for each
-other, and waiting costs CPU time too.
+Each tree has a worker process with one thread, which imports topshelf from that tree and loads the data once. The
+figure is the CPU time of the worker, taken around ``topshelf.training.fit`` (a few epochs with the last one validated)
+or ``Fitted.evaluate``; only the config level of the package is used, which both trees have. A call that is shorter than
+``--least`` seconds is repeated, as often in both trees.
 
-The ratio is the best time after over the best time before, of the wall clock and of the CPU (all threads): on a machine
-with other work the second is the steadier one. The spread is that of the ratios of single rounds: their quartiles.
-Rows above ``--limit`` in both ratios are marked, and the exit code is then 1.
+A round is four turns: before, after, after, before, or the other way about. So a machine that gets slower, or busier,
+does so for both, and one round is one ratio. Processes differ too, in how their memory lies, so all rounds are made
+``--starts`` times with new workers. The ratio is the median over all rounds; its interval is the 95% of a bootstrap
+over starts and the rounds of each. A workload ends after ``--most`` seconds in each start, but not before two rounds.
+A row is "slower" where the whole interval is above ``--limit``, and the exit code is then 1; "faster" is below 1 over
+the limit, and without either the difference is within the limit, or the interval too wide to tell.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -26,9 +27,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from benchmarks.harness import ELECTRONIC, HEALTH, MOVIELENS, Benchmark, Row, check_tree, in_tree, line, table
 
@@ -49,26 +51,18 @@ TRAINING: dict[str, tuple[str, str, Row]] = {
 EASE, EVALUATION, WITH_AUC = "EASE, fit", "evaluation", "evaluation, with AUC"
 WORK = (*TRAINING, EASE, EVALUATION, WITH_AUC)
 EPOCHS = {HEALTH: 5, MOVIELENS: 5, ELECTRONIC: 1}
-HEADS = (
-    "data",
-    "work",
-    "before, s",
-    "after, s",
-    "wall, after / before",
-    "quartiles",
-    "CPU, after / before",
-    "quartiles",
-)
+HEADS = ("data", "work", "before, s", "after, s", "after / before", "95% interval", "")
+RESAMPLES = 2000
 
 
 class Worker:
-    """A process with one tree. It answers each request with seconds of the wall clock and of the CPU."""
+    """A process with one tree. It answers each request with the CPU seconds of a call."""
 
     def __init__(self, source: Path) -> None:
         self.process = in_tree(MODULE, source, "--worker", str(source.resolve()), stdin=subprocess.PIPE)
         self.ask({})  # refuses a wrong tree at once
 
-    def ask(self, request: Row) -> list[float]:
+    def ask(self, request: Row) -> float:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(request) + "\n")
@@ -76,8 +70,7 @@ class Worker:
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit(f"the worker of a tree ended with code {self.process.wait()}")
-        seconds: list[float] = json.loads(answer)
-        return seconds
+        return float(answer)
 
     def end(self) -> None:
         self.process.kill()
@@ -90,13 +83,13 @@ def work(source: Path) -> None:
     answers, sys.stdout = sys.stdout, sys.stderr  # nothing else may be said there
     runs: dict[tuple[str, str], Callable[[], object]] = {}
     for request in map(json.loads, sys.stdin):
-        seconds = [0.0, 0.0]
+        seconds = 0.0
         if request:
             place = request["data"], request["work"]
             if place not in runs:
                 runs[place] = prepared(*place)
-            seconds = timed(runs[place], request["least"])
-        print(json.dumps(seconds), file=answers, flush=True)
+            seconds = timed(runs[place], request["calls"])
+        print(seconds, file=answers, flush=True)
 
 
 def prepared(data: str, label: str) -> Callable[[], object]:
@@ -118,65 +111,93 @@ def prepared(data: str, label: str) -> Callable[[], object]:
     return lambda: fit(config, dataset)
 
 
-def timed(run: Callable[[], object], least: float) -> list[float]:
-    """Seconds per call, wall and CPU, of as many calls as fill ``least`` seconds."""
-    wall, cpu, n = time.perf_counter(), time.process_time(), 0
-    while n == 0 or time.perf_counter() - wall < least:
+def timed(run: Callable[[], object], calls: int) -> float:
+    """CPU seconds per call."""
+    gc.collect()  # what earlier calls left
+    started = time.process_time()
+    for _ in range(calls):
         run()
-        n += 1
-    return [(time.perf_counter() - wall) / n, (time.process_time() - cpu) / n]
+    return (time.process_time() - started) / calls
 
 
-def measure(workers: dict[str, Worker], request: Row, rounds: int, most: float = math.inf) -> Row:
-    """One workload on one dataset: seconds of every round by tree, and the ratios."""
-    seconds: dict[str, list[list[float]]] = {tree: [] for tree in TREES}
+def measure(workers: Mapping[str, Worker], work: Row, rounds: int, *, least: float, most: float) -> list[Row]:
+    """The seconds of each turn of every round, by tree; one call of each tree warms up."""
     started = time.perf_counter()
-    for number in range(rounds + 1):
-        if number > 3 and time.perf_counter() - started > most:
-            break
-        for tree in TREES if number % 2 else TREES[::-1]:
-            answer = workers[tree].ask(request)
-            if number:
-                seconds[tree].append(answer)
-    row: Row = {"data": request["data"], "work": request["work"], "ratio": {}, "quartiles": {}}
-    for place, clock in enumerate(("wall", "cpu")):
-        before, after = ([one[place] for one in seconds[tree]] for tree in TREES)
-        row[clock] = {"before": before, "after": after}
-        row["ratio"][clock] = min(after) / min(before)
-        ratios = [b / a for a, b in zip(before, after, strict=True)]
-        row["quartiles"][clock] = statistics.quantiles(ratios, n=4)[::2] if len(ratios) > 1 else ratios * 2
-    return row
+    warm = min(workers[tree].ask({**work, "calls": 1}) for tree in TREES)
+    request = {**work, "calls": math.ceil(least / warm) if least > warm else 1}
+    measured: list[Row] = []
+    while len(measured) < rounds and (len(measured) < 2 or time.perf_counter() - started < most):
+        first, second = TREES if len(measured) % 2 else TREES[::-1]
+        seconds: Row = {tree: [] for tree in TREES}
+        for tree in (first, second, second, first):
+            seconds[tree].append(workers[tree].ask(request))
+        measured.append(seconds)
+    return measured
+
+
+def summary(work: Row, starts: list[list[Row]]) -> Row:
+    """A row of the result, from the rounds of every start."""
+    ratios = [[sum(one["after"]) / sum(one["before"]) for one in rounds] for rounds in starts]
+    turns = {tree: [turn for rounds in starts for one in rounds for turn in one[tree]] for tree in TREES}
+    return {
+        **work,
+        "seconds": {tree: statistics.median(turns[tree]) for tree in TREES},
+        "ratio": statistics.median(ratio for own in ratios for ratio in own),
+        "interval": interval(ratios),
+        "ratios": ratios,
+    }
+
+
+def interval(ratios: list[list[float]]) -> list[float]:
+    """95% of the medians of resampled ratios: of starts, and of the rounds of each."""
+    generator = np.random.default_rng(0)
+    medians = []
+    for _ in range(RESAMPLES):
+        starts = [ratios[at] for at in generator.integers(len(ratios), size=len(ratios))]
+        medians.append(np.median(np.concatenate([generator.choice(own, len(own)) for own in starts])))
+    low, high = np.quantile(medians, [0.025, 0.975]).tolist()
+    return [low, high]
+
+
+def verdict(row: Row, limit: float) -> str:
+    low, high = row["interval"]
+    return "slower" if low > limit else "faster" if high < 1 / limit else ""
 
 
 def cells(row: Row, limit: float) -> list[str]:
-    shown = [row["data"], row["work"], *(f"{min(row['wall'][tree]):.4f}" for tree in TREES)]
-    for clock in ("wall", "cpu"):
-        low, high = row["quartiles"][clock]
-        shown += [f"{row['ratio'][clock]:.3f}", f"{low:.3f} to {high:.3f}"]
-    return [*shown[:-1], f"{shown[-1]}, slower"] if is_slower(row, limit) else shown
+    low, high = row["interval"]
+    seconds = [f"{row['seconds'][tree]:.4f}" for tree in TREES]
+    return [row["data"], row["work"], *seconds, f"{row['ratio']:.3f}", f"{low:.3f} to {high:.3f}", verdict(row, limit)]
 
 
-def is_slower(row: Row, limit: float) -> bool:
-    """By both clocks: one of them alone is disturbed more easily."""
-    return bool(min(row["ratio"].values()) > limit)
+def compared(options: argparse.Namespace, data: str) -> Iterator[Row]:
+    """The rows of one dataset."""
+    starts: dict[str, list[list[Row]]] = {label: [] for label in options.work}
+    for _ in range(options.starts):
+        workers = {tree: Worker(getattr(options, tree)) for tree in TREES}
+        try:
+            for label, rounds in starts.items():
+                work = {"data": data, "work": label}
+                rounds.append(measure(workers, work, options.rounds, least=options.least, most=options.most))
+        finally:
+            for worker in workers.values():
+                worker.end()
+    for label, rounds in starts.items():
+        yield summary({"data": data, "work": label}, rounds)
 
 
 def main() -> None:
-    benchmark = Benchmark(
-        MODULE,
-        __doc__,
-        data=(MOVIELENS, HEALTH, ELECTRONIC),
-        rounds=15,
-        quick={"data": [HEALTH], "rounds": 1, "work": [next(iter(TRAINING)), EVALUATION], "least": 0.0},
-    )
+    quick = {"data": [HEALTH], "rounds": 2, "starts": 1, "work": [next(iter(TRAINING)), EVALUATION], "least": 0.0}
+    benchmark = Benchmark(MODULE, __doc__, data=(MOVIELENS, HEALTH, ELECTRONIC), quick=quick)
     add = benchmark.parser.add_argument
     add("--before", type=Path, metavar="SRC", help="the source folder of the tree before")
     add("--after", type=Path, metavar="SRC", help="and after")
     add("--work", nargs="+", default=list(WORK), metavar="LABEL", help=f"of: {'; '.join(WORK)}")
+    add("--starts", type=int, default=3, help="pairs of new processes; default: 3")
+    add("--rounds", type=int, default=8, help="of four turns, in each start; default: 8")
     add("--least", type=float, default=0.1, help="least seconds of a turn; default: 0.1")
-    add("--most", type=float, default=120.0, help="most seconds of a workload; default: 120")
-    add("--threads", type=int, help="of each worker; default: torch's own number")
-    add("--limit", type=float, default=1.03, help="ratio above which a row is marked; default: 1.03")
+    add("--most", type=float, default=40.0, help="most seconds of a workload in each start; default: 40")
+    add("--limit", type=float, default=1.03, help="ratio above which a row is slower; default: 1.03")
     add("--worker", type=Path, help=argparse.SUPPRESS)
     options = benchmark.parse()
     if options.worker:
@@ -185,22 +206,15 @@ def main() -> None:
     if not (options.before and options.after):
         benchmark.parser.error("--before and --after must be given: the src folders of two trees")
     benchmark.check("--work", options.work, WORK)
-    if options.threads:
-        os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    workers = {tree: Worker(getattr(options, tree)) for tree in TREES}
+    os.environ |= {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "PYTHONHASHSEED": "0"}  # of the workers
     rows = []
-    try:
-        print(table(HEADS, []), flush=True)
-        for data in options.data:
-            for label in options.work:
-                request: dict[str, Any] = {"data": data, "work": label, "least": options.least}
-                rows.append(measure(workers, request, options.rounds, options.most))
-                print(line(cells(rows[-1], options.limit)), flush=True)
-                benchmark.write(protocol="standard", threads=options.threads, limit=options.limit, rows=rows)
-    finally:
-        for worker in workers.values():
-            worker.end()
-    sys.exit(int(any(is_slower(row, options.limit) for row in rows)))
+    print(table(HEADS, []), flush=True)
+    for data in options.data:
+        for row in compared(options, data):
+            rows.append(row)
+            print(line(cells(row, options.limit)), flush=True)
+        benchmark.write(protocol="standard", threads=1, starts=options.starts, limit=options.limit, rows=rows)
+    sys.exit(int(any(verdict(row, options.limit) == "slower" for row in rows)))
 
 
 if __name__ == "__main__":

@@ -64,8 +64,8 @@ def problem(data: str) -> Problem:
     for _ in range(2):
         epoch_of(trained)()
     queries, items = (table.clone() for table in vectors(trained.model))
-    lists = [part.ragged() for part in (split.train, split.valid, split.test)]
-    return Problem(queries, items, *lists, (lists[2].counts > 0).nonzero().squeeze(1))
+    train, valid, test = (part.ragged() for part in (split.train, split.valid, split.test))
+    return Problem(queries, items, train, valid, test, (test.counts > 0).nonzero().squeeze(1))
 
 
 def bare_product(given: Problem, n_rows: int, width: int) -> Callable[[], None]:

@@ -18,7 +18,7 @@ import torch
 from benchmarks.harness import ELECTRONIC, HEALTH, Benchmark, Row, best, interleaved, line, table
 from benchmarks.trained import epoch_of, trainer_of
 from topshelf.data import load_split
-from topshelf.thresholds import ESTIMATORS
+from topshelf.training.thresholding import ESTIMATORS
 
 EPOCHS = 5
 HEADS = ("data", "thresholds", "seconds per epoch", "over softmax")

@@ -30,15 +30,16 @@ from benchmarks.harness import GIB, Benchmark, Memory, apart, seconds_of
 from benchmarks.harness import line as line_of
 from benchmarks.harness import table as table_of
 from benchmarks.speed.training import products
-from benchmarks.trained import trainer, vectors
+from benchmarks.trained import begin_refreshing, trainer, vectors
 from topshelf.config import TrainSettings, assemble
 from topshelf.data import generate
 from topshelf.evaluation import evaluate
 from topshelf.files import write_text
 from topshelf.negatives import draw_negatives
+from topshelf.queries import Batch
 from topshelf.ragged import Ragged
 from topshelf.ranking import top_k
-from topshelf.training.batches import Batch, stream
+from topshelf.training.batches import stream
 from topshelf.training.build import resolve
 from topshelf.training.trainer import Trainer
 
@@ -103,11 +104,11 @@ def build(size: Size, positives: Ragged) -> Trainer:
 
 def timed_steps(trained: Trainer, n_steps: int, product: Callable[[], float]) -> dict[str, Any]:
     """Seconds of plain steps, and of steps that refresh their users' thresholds, after one warm-up of each."""
-    assert trained.schedule is not None
     seconds: dict[str, list[float]] = {"plain": [], "refresh": []}
     around: dict[str, list[float]] = {"plain": [], "refresh": []}  # mean of the product before and after a step
     batches = enumerate(whole_batches(trained))
-    for kind, epoch, n in (("plain", 1, n_steps), ("refresh", trained.schedule.settings.every, max(1, n_steps // 2))):
+    for kind, n in (("plain", n_steps), ("refresh", max(1, n_steps // 2))):
+        epoch = 1 if kind == "plain" else begin_refreshing(trained)
         trained._step(next(batches)[1], epoch, 0)
         before = product()
         while len(seconds[kind]) < n or sum(seconds[kind]) < n * LEAST_SECONDS:
@@ -135,7 +136,7 @@ def timed_steps(trained: Trainer, n_steps: int, product: Callable[[], float]) ->
 
 def whole_batches(trained: Trainer) -> Iterator[Batch]:
     """Epoch after epoch, without the shorter last batch of each."""
-    size = min(BATCH, trained.batches.queries.numel())
+    size = next(trained.batches.epoch(stream(0))).query.numel()
     for epoch in count(1):
         for batch in trained.batches.epoch(stream(0, 0, epoch)):
             if batch.query.numel() == size:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import scipy.sparse
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from topshelf.models import EASE, MODELS, Encoded, History, HistoryRows, Model
+from topshelf.models import EASE, MODELS, History, HistoryRows, Model
 from topshelf.models.graph import Graph, SparseMatrix
 from topshelf.models.history import thinned_at_random
 from topshelf.models.item_item import gram_matrix, history_matrix
 from topshelf.models.tables import Score, for_score, new_tables
+from topshelf.queries import Batch, Context, Encoded, QuerySet
 from topshelf.ragged import Ragged
 
 
@@ -29,45 +30,46 @@ class OneTable(History):
 class OwnVector(History):
     """A user is the sum of its items and ``own`` times a user vector."""
 
+    takes: ClassVar[frozenset[str]] = frozenset({"rows"})
+
     def __init__(self, n_queries: int, n_items: int, *, dim: int = 256, drop: float = 0.2, own: float = 0.3) -> None:
         super().__init__(n_queries, n_items, dim=dim, drop=drop)
         self.own = own
         self.query_vectors, _ = new_tables(n_queries, 1, dim)
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        queries = self._summed(self._attached()) + self.own * self.query_vectors
-        queries, items = for_score(self.score, queries, self.item_vectors)
-        return (queries if rows is None else queries[rows]), items
+    def encode_queries(self, queries: QuerySet) -> Tensor:
+        return self._with_own(self.histories_of(queries), queries)
 
-    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:  # noqa: ARG002
-        summed = self._summed(thinned_at_random(self._attached().select(query), self.drop))
-        return Encoded(
-            *for_score(self.score, summed + self.own * F.embedding(query, self.query_vectors), self.item_vectors)
-        )
+    def encode_batch(self, batch: Batch) -> Encoded:
+        histories = thinned_at_random(self.histories_of(batch.queries), self.drop)
+        return Encoded(self._with_own(histories, batch.queries), self.encode_items())
+
+    def _with_own(self, histories: Ragged, queries: QuerySet) -> Tensor:
+        sums = summed(histories, self.history_vectors, torch.ones(self.n_items))
+        return for_score(self.score, sums + self.own * queries.take(self.query_vectors))
 
 
 class RareFirst(History):
     """An item that n users have is weighted by n^-1/2 in a history."""
 
-    def attach(self, positives: Ragged) -> None:
-        super().attach(positives)
-        self._weights = torch.bincount(positives.indices, minlength=self.n_items).clamp(min=1).float().rsqrt()
+    def attach(self, context: Context) -> None:
+        super().attach(context)
+        counts = torch.bincount(context.histories.indices, minlength=self.n_items)
+        self._weights = counts.clamp(min=1).float().rsqrt()
 
     def _summed(self, histories: Ragged) -> Tensor:
-        shares = histories.counts.clamp(min=1).float().rsqrt()
-        return SparseMatrix(histories, shares, self._weights) @ self.history_vectors
+        return for_score(self.score, summed(histories, self.history_vectors, self._weights))
 
 
 class LeftOut(History):
     """The items that a step predicts are not in the user's history, as in FISM. For pairs."""
 
-    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:
-        histories = self._attached().select(query)
-        pairs = histories.owner() * self.n_items + histories.indices
-        is_kept = torch.isin(pairs, owner * self.n_items + item, invert=True)
-        before = F.pad(is_kept.cumsum(0), (1, 0))
-        others = thinned_at_random(Ragged(before[histories.indptr], histories.indices[is_kept]), self.drop)
-        return Encoded(*for_score(self.score, self._summed(others), self.item_vectors))
+    def encode_batch(self, batch: Batch) -> Encoded:
+        histories = self.histories_of(batch.queries)
+        others = histories.where(
+            ~torch.isin(histories.owner() * self.n_items + histories.indices, batch.owner * self.n_items + batch.item)
+        )
+        return Encoded(self._summed(thinned_at_random(others, self.drop)), self.encode_items())
 
 
 class Smoothed(History):
@@ -77,21 +79,13 @@ class Smoothed(History):
         super().__init__(n_queries, n_items, dim=dim, drop=drop)
         self.share = share
 
-    def attach(self, positives: Ragged) -> None:
-        super().attach(positives)
-        self._graph = Graph(positives, self.n_items, like=self.item_vectors)
+    def attach(self, context: Context) -> None:
+        super().attach(context)
+        self._graph = Graph(context.histories, self.n_items, like=self.item_vectors)
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        queries, items = for_score(self.score, self._summed(self._attached()), self._smoothed())
-        return (queries if rows is None else queries[rows]), items
-
-    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:  # noqa: ARG002
-        histories = thinned_at_random(self._attached().select(query), self.drop)
-        return Encoded(*for_score(self.score, self._summed(histories), self._smoothed()))
-
-    def _smoothed(self) -> Tensor:
-        graph = self._graph
-        return self.item_vectors + self.share * (graph.to_items @ (graph.to_queries @ self.item_vectors))
+    def encode_items(self) -> Tensor:
+        two_steps = self._graph.to_items @ (self._graph.to_queries @ self.item_vectors)
+        return for_score(self.score, self.item_vectors + self.share * two_steps)
 
 
 class Averaged(History):
@@ -102,19 +96,19 @@ class Averaged(History):
         self.decay, self._n_steps = decay, 0
         self.mean = History(n_queries, n_items, dim=dim).requires_grad_(False)
 
-    def attach(self, positives: Ragged) -> None:
-        super().attach(positives)
-        self.mean.attach(positives)
+    def attach(self, context: Context) -> None:
+        super().attach(context)
+        self.mean.attach(context)
 
-    def encode(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return self.mean.encode(rows)
+    def encode(self, queries: QuerySet) -> tuple[Tensor, Tensor]:
+        return self.mean.encode_queries(queries), self.mean.encode_items()
 
-    def encode_batch(self, query: Tensor, owner: Tensor, item: Tensor) -> Encoded:
+    def encode_batch(self, batch: Batch) -> Encoded:
         self._n_steps += 1
         share = max(1 - self.decay, 1 / self._n_steps)
         self.mean.history_vectors.lerp_(self.history_vectors.detach(), share)
         self.mean.item_vectors.lerp_(self.item_vectors.detach(), share)
-        return super().encode_batch(query, owner, item)
+        return super().encode_batch(batch)
 
 
 class FromEASE(History):
@@ -124,9 +118,9 @@ class FromEASE(History):
         super().__init__(n_queries, n_items, dim=dim, drop=drop)
         self.l2 = l2
 
-    def attach(self, positives: Ragged) -> None:
-        super().attach(positives)
-        weights = ease_weights(positives, self.n_items, self.l2)
+    def attach(self, context: Context) -> None:
+        super().attach(context)
+        weights = ease_weights(context.histories, self.n_items, self.l2)
         left, values, right = torch.linalg.svd(weights.fill_diagonal_(float(weights.max())))
         dim = self.item_vectors.size(1)
         begin_with(self.history_vectors, left[:, :dim] * values[:dim].sqrt())
@@ -136,9 +130,9 @@ class FromEASE(History):
 class FromSpectrum(History):
     """Starts with the strongest singular vectors of the normalised histories, in both tables."""
 
-    def attach(self, positives: Ragged) -> None:
-        super().attach(positives)
-        histories = history_matrix(positives, self.n_items)
+    def attach(self, context: Context) -> None:
+        super().attach(context)
+        histories = history_matrix(context.histories, self.n_items)
         roots = [histories.sum(axis).clip(min=1) ** -0.5 for axis in (1, 0)]
         scaled = scipy.sparse.diags_array(roots[0]) @ histories @ scipy.sparse.diags_array(roots[1])
         values, vectors = torch.linalg.eigh(torch.from_numpy(gram_matrix(scipy.sparse.csr_array(scaled))))
@@ -168,20 +162,26 @@ class Linear(History):
         if not for_itself:  # Adam does not change what never has a gradient
             self.item_vectors.register_hook(lambda gradient: gradient.clone().fill_diagonal_(0.0))
 
-    def attach(self, positives: Ragged) -> None:
-        super().attach(positives)
+    def attach(self, context: Context) -> None:
+        super().attach(context)
         with torch.no_grad():
-            self.item_vectors.copy_(ease_weights(positives, self.n_items, self.l2).T)
+            self.item_vectors.copy_(ease_weights(context.histories, self.n_items, self.l2).T)
 
     def _summed(self, histories: Ragged) -> Tensor:
         # The step needs gradients of both tables, though nothing is learned here.
-        return HistoryRows(histories, self.n_items)[torch.arange(len(histories))].to_dense().requires_grad_()
+        rows = HistoryRows(histories, self.n_items)[torch.arange(len(histories))].to_dense().requires_grad_()
+        return for_score(self.score, rows)
+
+
+def summed(histories: Ragged, table: Tensor, weights: Tensor) -> Tensor:
+    """The sum of each history's vectors by the items' ``weights (I,)``, over the root of its length."""
+    return SparseMatrix(histories, histories.counts.clamp(min=1).float().rsqrt(), weights) @ table
 
 
 def ease_weights(positives: Ragged, n_items: int, l2: float) -> Tensor:
     """Row i, column j: the weight of item i in the score of j."""
     fitted = EASE(len(positives), n_items, l2=l2)
-    fitted.fit(positives)
+    fitted.fit(Context(positives, n_items))
     return fitted.weights
 
 

@@ -29,13 +29,15 @@ from benchmarks.trained import METRIC, PAPER, epoch_of, paper_settings, trainer_
 from topshelf.config import assemble
 from topshelf.data import Dataset, load_split
 from topshelf.ragged import Ragged
-from topshelf.thresholds import DRAWN, EVERY_FEW_EPOCHS, exact_thresholds
+from topshelf.thresholds import exact_thresholds
 from topshelf.training import fit
 from topshelf.training.batches import stream
-from topshelf.training.thresholding import drawn_thresholds
+from topshelf.training.thresholding import ESTIMATORS, Sampled, drawn_thresholds
 from topshelf.training.trainer import Trainer
 
 DATA = {HEALTH: 1000, ELECTRONIC: 1000, MOVIELENS: 200}  # the paper's sample sizes
+EVERY_FEW_EPOCHS = tuple(name for name, estimator in ESTIMATORS.items() if estimator.updates == "epochs")
+DRAWN = tuple(name for name, estimator in ESTIMATORS.items() if issubclass(estimator, Sampled))
 K, USERS, SHARED_BY = 20, 3000, 16
 GROUPS = {"all": (1, 10**9), "under 10": (1, 10), "10 to 19": (10, 20), "20 and more": (20, 10**9)}
 EPOCHS = (0, 5, 20, 60)
