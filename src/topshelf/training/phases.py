@@ -14,9 +14,8 @@ from topshelf.data.splits import Through
 from topshelf.errors import CheckpointError, TrainingError
 from topshelf.evaluation import check_json
 from topshelf.models import Model
-from topshelf.training.build import build_model
 from topshelf.training.folder import RunFolder
-from topshelf.training.task import Task, validation_score
+from topshelf.training.task import Task
 from topshelf.training.trainer import Interrupted, Trainer, load_weights
 from topshelf.training.watchers import RunWatcher, stop_on_signals
 
@@ -98,7 +97,7 @@ class Phases:
         return self._refit(extra, checkpoint)
 
     def _validate(self, model: Model) -> float:
-        return validation_score(model, self.task, self.config.k)
+        return self.task.validate(model, self.config.k)
 
     def _fit(self, model: Model) -> Outcome:
         """A closed-form model."""
@@ -172,7 +171,7 @@ class Phases:
         return Trainer(objective, config.train, seed=config.seed, validate=validate)
 
     def _new_model(self) -> Model:
-        return build_model(self.config, self.task.n_queries, self.task.n_items).to(self.config.train.device)
+        return self.task.model(self.config)
 
 
 def _phase(checkpoint: dict[str, Any], config: RunConfig) -> str:

@@ -14,14 +14,14 @@ from topshelf import registry
 from topshelf.config import RunConfig
 from topshelf.data import Dataset, load_split, through_refit
 from topshelf.errors import CheckpointError, ConfigError, at_most
-from topshelf.evaluation import PROTOCOLS, Evaluation, evaluate_set
+from topshelf.evaluation import PROTOCOLS, Evaluation
 from topshelf.models import Model
 from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
 from topshelf.training.phases import Outcome, Phases
-from topshelf.training.task import InteractionsTask, Part, Task, check_device, check_parts, encoded
+from topshelf.training.task import InteractionsTask, Part, Task, check_device, check_parts
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,9 @@ class Fitted:
                 "this model was refitted on everything, the test part too (train.refit = 'all'); its numbers, made "
                 "before that, are in metrics.json"
             )
-        settings = self.config.evaluate
-        evalset = self.task.evaluation(part, protocol or settings.protocol)
-        vectors, cutoffs = encoded(self.model, evalset), cutoffs or self._cutoffs()
-        return evaluate_set(*vectors, evalset, cutoffs, auc=settings.auc, item_counts=self.task.item_counts)
+        settings, cutoffs = self.config.evaluate, cutoffs or self._cutoffs()
+        protocol = protocol or settings.protocol
+        return self.task.measure(self.model, part, protocol=protocol, cutoffs=cutoffs, auc=settings.auc)
 
     @cached_property
     def test(self) -> Evaluation:

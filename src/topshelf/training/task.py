@@ -5,6 +5,7 @@ Interactions of users with items are the first task. The phases of a run know a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Literal, Protocol
@@ -17,11 +18,11 @@ from topshelf.data import Split
 from topshelf.data.splits import Through
 from topshelf.errors import ConfigError, DataError
 from topshelf.evalset import EvalSet, protocol_set
-from topshelf.evaluation import ndcg
+from topshelf.evaluation import Evaluation, evaluate_set, ndcg
 from topshelf.models import Model
 from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ranking import Queries
-from topshelf.training.build import build_objective
+from topshelf.training.build import build_model, build_objective
 from topshelf.training.objective import Objective
 
 Part = Literal["valid", "test"]
@@ -31,15 +32,7 @@ class Task(Protocol):
     """What a run needs of its data. ``through`` is what a model may see: "train", "valid" (train too) or "all"."""
 
     @property
-    def n_queries(self) -> int:
-        """How many queries a model has rows for."""
-
-    @property
     def n_items(self) -> int: ...
-
-    @property
-    def item_counts(self) -> Tensor:
-        """How often each item is in train, (I,): its popularity."""
 
     def has(self, part: Part) -> bool:
         """Whether there is anything to find in a held-out part."""
@@ -47,31 +40,31 @@ class Task(Protocol):
     def context(self, through: Through) -> Context:
         """What a model's vectors are made of."""
 
+    def model(self, config: RunConfig) -> Model:
+        """A new model of the config, on the task's device."""
+
     def objective(self, config: RunConfig, model: Model, through: Through) -> Objective:
         """What training minimises, with its batches and hooks."""
 
-    def evaluation(self, part: Part, protocol: str = "standard") -> EvalSet:
-        """Who asks in a held-out part, what they should find, and what is not listed."""
+    def validate(self, model: Model, k: int) -> float:
+        """The NDCG@k on the validation part that chooses epochs and settings."""
+
+    def measure(
+        self, model: Model, part: Part, *, protocol: str, cutoffs: Sequence[int], auc: bool = True
+    ) -> Evaluation:
+        """The metrics of a held-out part."""
 
 
 class InteractionsTask:
-    """Users and the items they took. Who asks in an evaluation are the users of the training."""
+    """Users and the items they took, ranked over the whole catalogue."""
 
     def __init__(self, split: Split, device: str = "cpu") -> None:
         self.split, self.device = split.check(), device
         self.evaluation = cache(self._evaluation)  # a set is checked when it is made, and asked for at every validation
 
     @property
-    def n_queries(self) -> int:
-        return self.split.n_users
-
-    @property
     def n_items(self) -> int:
         return self.split.n_items
-
-    @property
-    def item_counts(self) -> Tensor:
-        return torch.bincount(self.split.lists("train").indices, minlength=self.n_items)
 
     def has(self, part: Part) -> bool:
         return self.split.lists(part).indices.numel() > 0
@@ -83,14 +76,29 @@ class InteractionsTask:
 
         return Context(self.split.seen(through), self.n_items, events).to(self.device)
 
+    def model(self, config: RunConfig) -> Model:
+        return build_model(config, self.split.n_users, self.n_items).to(self.device)
+
     def objective(self, config: RunConfig, model: Model, through: Through) -> Objective:
         return build_objective(config, model, self.context(through))
 
     def _evaluation(self, part: Part, protocol: str = "standard") -> EvalSet:
-        lists = self.split.lists
+        """Who asks in a held-out part, here the users of the training, what they should find, what is not listed."""
+        lists, n_users = self.split.lists, self.split.n_users
         held = lists("valid") if part == "test" else None
-        evalset, _ = protocol_set(lists(part), lists("train"), held, protocol, None, self.n_queries, self.n_items)
-        return replace(evalset, queries=QuerySet.known(self.n_queries, self.device))
+        evalset, _ = protocol_set(lists(part), lists("train"), held, protocol, None, n_users, self.n_items)
+        return replace(evalset, queries=QuerySet.known(n_users, self.device))
+
+    def validate(self, model: Model, k: int) -> float:
+        evalset = self.evaluation("valid")
+        return ndcg(*encoded(model, evalset), evalset.relevant, evalset.exclude, k)
+
+    def measure(
+        self, model: Model, part: Part, *, protocol: str, cutoffs: Sequence[int], auc: bool = True
+    ) -> Evaluation:
+        evalset = self.evaluation(part, protocol)
+        popularity = torch.bincount(self.split.lists("train").indices, minlength=self.n_items)
+        return evaluate_set(*encoded(model, evalset), evalset, cutoffs, auc=auc, item_counts=popularity)
 
 
 @torch.no_grad()
@@ -98,12 +106,6 @@ def encoded(model: Model, evalset: EvalSet) -> tuple[Queries, Tensor]:
     """The vectors of those who ask, and of all items."""
     assert isinstance(evalset.queries, QuerySet)
     return model.encode(evalset.queries)
-
-
-def validation_score(model: Model, task: Task, k: int) -> float:
-    """The NDCG@k on the validation part that chooses epochs and settings."""
-    evalset = task.evaluation("valid")
-    return ndcg(*encoded(model, evalset), evalset.relevant, evalset.exclude, k)
 
 
 def check_parts(task: Task, config: RunConfig, kind: str) -> None:

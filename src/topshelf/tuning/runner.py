@@ -18,8 +18,7 @@ from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingErr
 from topshelf.models import Model
 from topshelf.ragged import Ragged
 from topshelf.training import checkpoint, load_dataset
-from topshelf.training.build import build_model
-from topshelf.training.task import InteractionsTask, check_device, validation_score
+from topshelf.training.task import InteractionsTask, check_device
 from topshelf.training.trainer import Interrupted, Trainer, Watcher
 
 _PARTS = ("train", "valid")
@@ -155,18 +154,18 @@ class Runner:
         started, note, score = time.perf_counter(), "", 0.0
         try:
             model.fit(self.task.context("train"))
-            score = validation_score(model, self.task, k)
+            score = self.task.validate(model, k)
         except TrainingError as error:
             note = str(error).partition(";")[0]
         return Result(score, seconds=time.perf_counter() - started, note=note)
 
     def _trainer(self, config: RunConfig, model: Model) -> Trainer:
         objective = self.task.objective(config, model, "train")
-        validate = partial(validation_score, task=self.task, k=config.k)
+        validate = partial(self.task.validate, k=config.k)
         return Trainer(objective, config.train, seed=config.seed, validate=validate)
 
     def _model(self, config: RunConfig) -> Model:
-        return build_model(config, self.parts.n_users, self.parts.n_items).to(self.device)
+        return self.task.model(config)
 
 
 def _result(trainer: Trainer, *, note: str = "", is_finished: bool = True) -> Result:
