@@ -1,4 +1,4 @@
-"""What came after training: new interactions, of users that the data know and of users that they do not."""
+"""New interactions after training, of known and of new users."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _NAMED = 5  # unknown items that a message names
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Some users with all that they have by now: what the data hold of them, and what came since."""
+    """Some users with their whole histories: the interactions in the data, and those after training."""
 
-    users: IdMap  # R names: the data's ids for those whom the data know
+    users: IdMap  # R names: for known users, their ids in the data
     rows: Tensor  # (R,), their rows in the data, or UNKNOWN
     lists: Ragged  # R lists of items: their histories
-    seen: Ragged  # R lists of items that are not listed for them again: the same, and what they rated too low
+    seen: Ragged  # R lists of items that are never recommended to them: the same, and what they rated too low
 
     @property
     def is_known(self) -> Tensor:
@@ -37,11 +37,11 @@ class Arrivals:
 def arrive(histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdMap) -> Arrivals:
     """The users of ``histories`` over the data's ``users`` and ``items``.
 
-    ``taken`` is what the data hold of each user, ``seen`` the same with what they rated too low to count as taken.
+    ``taken`` has the items of each user in the data, ``seen`` also those rated too low to count as positives.
 
-    ``histories`` maps ids of users to item ids; a user whom the data know keeps what they have there. Of a sequence of
-    lists, all users are new and their positions are their names. Items that the data do not know are skipped, and a
-    :class:`TopshelfWarning` counts and names them.
+    ``histories`` maps user ids to item ids; a known user keeps the items in the data. In a sequence of lists, all users
+    are new and their positions are their names. Unknown items are skipped, and a :class:`TopshelfWarning` counts and
+    names them.
     """
     named = _named(histories)
     rows = torch.full((len(named),), UNKNOWN)
@@ -69,13 +69,13 @@ def arrive(histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdM
 
 
 def _say_similar(new: list[Any], users: IdMap) -> None:
-    """Warn of new users who would be known if their ids were written as the data write them: 141 or 141.0 for 00141."""
+    """Warn of new users whose ids are a known id written in another way: 141 or 141.0 for 00141."""
     alike = {known: name for name in new if (known := users.similar(name)) is not None}
     if alike:
         known, name = next(iter(alike.items()))
         warnings.warn(
-            f"{len(alike):,} of {len(new):,} new users may be users of the run's data whose ids are written in another "
-            f"way, such as {name!r} for {known!r}. They are treated as new; write ids as the run's data do",
+            f"{len(alike):,} of {len(new):,} new users may be known users with differently written ids, such as "
+            f"{name!r} for {known!r}. They are treated as new; write ids as in the run's data",
             TopshelfWarning,
             stacklevel=3,
         )
@@ -85,7 +85,7 @@ def _named(histories: Any) -> dict[Any, list[Any]]:
     if isinstance(histories, str) or hasattr(histories, "columns") or not isinstance(histories, Iterable):
         raise DataError(
             "histories must map each user to a list of item ids, or be a sequence of such lists, got "
-            f"{type(histories).__name__}. Of a polars frame: dict(frame.group_by('user').agg('item').iter_rows())"
+            f"{type(histories).__name__}. From a polars frame: dict(frame.group_by('user').agg('item').iter_rows())"
         )
     named = dict(histories if isinstance(histories, Mapping) else enumerate(histories))
     for name, some in named.items():
@@ -95,7 +95,7 @@ def _named(histories: Any) -> dict[Any, list[Any]]:
 
 
 def _known_items(wanted: list[Any], items: IdMap, may_be_none: bool) -> np.ndarray:
-    """The index of each item, or UNKNOWN, which is said; all may be unknown where users have others in the data."""
+    """The index of each item, or UNKNOWN, with a warning. Refused if all are unknown, unless ``may_be_none``."""
     index = items.find(wanted)
     unknown = list(dict.fromkeys(item for item, at in zip(wanted, index.tolist(), strict=True) if at == UNKNOWN))
     if not unknown:
@@ -105,11 +105,11 @@ def _known_items(wanted: list[Any], items: IdMap, may_be_none: bool) -> np.ndarr
     if n_rows == len(wanted) and not may_be_none:
         like = ", ".join(map(repr, items.ids(range(min(3, len(items))))))
         raise DataError(
-            f"none of the {len(unknown)} items is in the run's data, got {first}; its items are like {like}"
+            f"none of the {len(unknown)} items is in the run's data, got {first}; its items look like {like}"
         )
     warnings.warn(
-        f"{n_rows:,} of {len(wanted):,} interactions are skipped, for the run's data do not have their items "
-        f"({len(unknown):,} in all): {first}. Train again to list them",
+        f"{n_rows:,} of {len(wanted):,} interactions are skipped, because their items are not in the run's data "
+        f"({len(unknown):,} items): {first}. Train again to recommend them",
         TopshelfWarning,
         stacklevel=2,
     )

@@ -1,8 +1,7 @@
-"""What answers: vectors, ids, what each user has, titles. Recommender, command line and servers are thin over it.
+"""What serving needs: vectors, ids, items per user, titles. Recommender and command line are thin over it.
 
-A run folder's ``artifact.safetensors`` is mapped into memory, so opening costs little whatever its size. It holds item
-vectors and those of the known queries as they are scored; models whose queries are made of histories (EASE and its
-kin) are their own encoder and are loaded when they are first asked.
+A run folder's ``artifact.safetensors`` is memory-mapped, so opening it is fast at any size. It has the vectors of items
+and of known queries. Models that make query vectors from histories (EASE and similar) are loaded on first use.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from topshelf.training import Fitted, load
 from topshelf.training.folder import RunFolder
 from topshelf.training.run import answers, load_model
 
-_UNIT_BLOCK = 1 << 26  # bytes of unit vectors at once: an item-item model has as many as items, as long
+_UNIT_BLOCK = 1 << 26  # bytes of unit vectors at once: an item-item model has n_items vectors of length n_items
 
 
 class Ranked(NamedTuple):
-    """The first k places of each query, best first; -1 and -inf where there are fewer items.
+    """The best k items per query, best first; -1 and -inf where there are fewer items.
 
-    Scores are NaN in the lists of queries of whom nothing is known: those are the most popular items.
+    Queries without a history get the most popular items; their scores are NaN.
     """
 
     scores: Tensor  # (Q, k)
@@ -44,14 +43,14 @@ class Ranked(NamedTuple):
 
 @dataclass(eq=False)
 class Artifact:
-    """A fitted model as lists are made with it.
+    """A fitted model, ready to recommend.
 
     config     the run's; its k is the default length of a list
     users      ids of the known queries, by row; items: ids of the items; titles: theirs, where known
-    seen       what each known user has, whatever the model has learned from: never listed for them again
-    taken      the same without what they rated too low: the history that new interactions are added to
-    n_learned  (U,) how many items of each known user the model has learned from
-    counts     (I,) how often each item was learned from: the popularity that unknown users get
+    seen       all items per known user, in training or not; never recommended to them again
+    taken      the same without low ratings: the history that new interactions are added to
+    n_learned  (U,) number of training items per known user
+    counts     (I,) number of training interactions per item: its popularity
     """
 
     config: RunConfig
@@ -67,20 +66,20 @@ class Artifact:
 
     @classmethod
     def of(cls, fitted: Fitted) -> Artifact:
-        """Of a model in memory."""
+        """From a model in memory."""
         split = fitted.dataset.split
         ids = (split.users, split.items, fitted.dataset.titles)
         return cls._from(answers(fitted), fitted.config, *ids, lambda: fitted.model)
 
     @classmethod
     def open(cls, path: str | Path, *, allow: Collection[str] = ()) -> Artifact:
-        """Of a run folder. One that is not finished, or of an earlier version, is loaded as a whole."""
+        """From a run folder. An unfinished run, or one of an earlier version, is loaded as a whole."""
         registry.allow(allow)
         folder = RunFolder.open(path)
         config = folder.load_config()
         if not folder.is_finished or not folder.artifact.exists():
             return cls.of(load(path))
-        folder.load_metrics()  # refused where they are of another model
+        folder.load_metrics()  # refused if they are of another model
         users, items, titles = folder.load_ids()
         try:
             state = _checked(folder.load_artifact(), len(users), len(items))
@@ -112,12 +111,12 @@ class Artifact:
 
     @cached_property
     def model(self) -> Model:
-        """The encoder; loaded when it is first needed."""
+        """The encoder; loaded on first use."""
         return self._load()
 
     @cached_property
     def vectors(self) -> Tensor:
-        """Of all items, (I, d), on the CPU."""
+        """Vectors of all items, (I, d), on the CPU."""
         if "items" in self._stored:
             return self._stored["items"]
         with torch.no_grad():
@@ -125,7 +124,7 @@ class Artifact:
 
     @torch.no_grad()
     def encode(self, queries: QuerySet) -> Queries:
-        """Vectors of the queries; a kind that the model cannot encode is refused."""
+        """Vectors of the queries; refused if the model cannot encode their kind."""
         if queries.rows is not None:
             queries = queries if queries.is_all else QuerySet(rows=queries.rows.clamp(min=0))
             if "queries" in self._stored:
@@ -141,11 +140,11 @@ class Artifact:
         exclude: Ragged | None = None,
         allow: Tensor | None = None,
     ) -> Ranked:
-        """The best ``k`` items of each query.
+        """The best ``k`` items per query.
 
-        ``exclude``: one list per query of items that are not listed, such as ``seen.select(rows)``. ``allow (A,)``: the
-        items that may be listed, for all queries, such as those in stock; all when None. Queries of whom the model has
-        learned nothing, rows of -1, and empty histories get the most popular items, without scores.
+        ``exclude``: one list per query of items to leave out, such as ``seen.select(rows)``. ``allow (A,)``: the items
+        that may be recommended, for all queries, such as those in stock; all when None. Queries without training
+        items, rows of -1, and empty histories get the most popular items, without scores.
         """
         allowed = None if allow is None else _allowed(allow, len(self.items))
         n = len(self.items) if allowed is None else allowed.numel()
@@ -161,7 +160,7 @@ class Artifact:
         return Ranked(scores, items)
 
     def similar(self, rows: Tensor, k: int = 10) -> Ranked:
-        """The ``k`` items whose vectors point the same way as each of the items ``rows (R,)``, itself left out."""
+        """The ``k`` items most similar to each item of ``rows (R,)``, by cosine; the item is left out."""
         vectors = self.vectors
         n_items, parts = vectors.size(0), []
         k = min(at_least("k", whole("k", k), 1), n_items)
@@ -172,7 +171,7 @@ class Artifact:
             scores, items = top_k(wanted, unit, min(k, unit.size(0)), exclude=itself)
             parts.append((scores, torch.where(items < 0, items, items + start)))
         scores, items = (torch.cat(some, 1) for some in zip(*parts, strict=True))
-        best, order = scores.sort(dim=1, descending=True, stable=True)  # equal ones stay in the order of the items
+        best, order = scores.sort(dim=1, descending=True, stable=True)  # ties stay in item order
         return Ranked(best[:, :k], items.gather(1, order[:, :k]))
 
     @cached_property
@@ -180,7 +179,7 @@ class Artifact:
         return F.normalize(self.vectors, dim=1)
 
     def _unit_blocks(self) -> list[tuple[int, Tensor]] | Any:
-        """Blocks of unit item vectors with their first item; kept where they all fit one block."""
+        """Blocks of unit item vectors, each with its first item; cached if they all fit one block."""
         vectors = self.vectors
         width = max(1, _UNIT_BLOCK // (4 * vectors.size(1)))
         if width >= vectors.size(0):
@@ -208,7 +207,7 @@ def _lists(state: dict[str, Tensor]) -> Ragged:
 
 
 def _allowed(allow: Tensor, n_items: int) -> Tensor:
-    """Items that may be listed, ascending, so that equal scores keep their order."""
+    """Items that may be recommended, ascending, so that ties stay in item order."""
     allowed = torch.unique(torch.as_tensor(allow, dtype=torch.int64))
     if not allowed.numel() or int(allowed[0]) < 0 or int(allowed[-1]) >= n_items:
         got = "none" if not allowed.numel() else f"{int(allowed[0])} to {int(allowed[-1])}"
@@ -217,7 +216,7 @@ def _allowed(allow: Tensor, n_items: int) -> Tensor:
 
 
 def _places(lists: Ragged, allowed: Tensor, n_items: int) -> Ragged:
-    """Lists of items as places among the allowed ones; the others are not listed anyway."""
+    """Lists of items as places among the allowed ones; others are dropped."""
     place = torch.full((n_items,), -1)
     place[allowed] = torch.arange(allowed.numel())
     places = place[lists.indices]
@@ -226,7 +225,7 @@ def _places(lists: Ragged, allowed: Tensor, n_items: int) -> Ragged:
 
 
 def _checked(state: dict[str, Any], n_users: int, n_items: int) -> dict[str, Any]:
-    """What a file says must fit the ids. Lists are checked where they are read, a few at a time."""
+    """Check the content of a file against the ids."""
     shapes = {"n_learned": (n_users,), "counts": (n_items,)}
     for name, shape in shapes.items():
         if tuple(state[name].shape) != shape:
@@ -235,7 +234,7 @@ def _checked(state: dict[str, Any], n_users: int, n_items: int) -> dict[str, Any
         if name in state and (state[name].dim() != 2 or state[name].size(0) != n):
             raise ValueError(f"{name} must be {n} vectors, got shape {tuple(state[name].shape)}")
     if "queries" in state and state["queries"].size(1) != state["items"].size(1):
-        raise ValueError("vectors of queries and items must be of one length")
+        raise ValueError("vectors of queries and items must have the same length")
     for name in ("seen", "taken", "learned"):
         if name in state:
             _lists(state[name]).check(n_items, name, n_lists=n_users, unique=True)

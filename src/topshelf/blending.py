@@ -1,4 +1,4 @@
-"""Runs blended: the weighted sum of what their models score, with weights that validation chooses."""
+"""Blend runs: the weighted sum of the scores of their models, with weights chosen on validation."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder
 
 GRID = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
-SAMPLE = 1 << 22  # cells of users x items that the spread of a model's scores is taken from
-WORKSPACE = 64 << 20  # bytes of a block of scores; the search holds up to four such blocks
-MOST_ROWS = 1 << 11  # users a block
+SAMPLE = 1 << 22  # cells of users x items that the spread of a model's scores is estimated from
+WORKSPACE = 64 << 20  # bytes of a block of scores; the search has up to four such blocks
+MOST_ROWS = 1 << 11  # users per block
 
 Vectors = tuple[Queries, Tensor]
 
@@ -40,18 +40,18 @@ def blend(
 ) -> Fitted:
     """One model of several: the sum of their scores, each divided by its standard deviation and times its weight.
 
-    Every run has the weight 1, unless another one of ``GRID`` is clearly better: by more than one standard error, over
-    users, of what NDCG@K gains on the validation part with train masked. They are looked at one after another, from the
-    next best to the worst, beside the run that is best alone. If the sum is no better than that one, all others have
-    the weight 0. The order of the runs only decides between runs that are equally good; parts and weights are kept in
-    it. ``weights``, one a run, are taken as they are. ``out`` keeps the blend in a run folder.
+    Every run has the weight 1, unless another value of ``GRID`` is clearly better: if its gain in NDCG@K on the
+    validation part, with train masked, is more than one standard error over users. Runs are added one at a time to the
+    best single run, from the next best to the worst. If the sum is no better than the best run alone, all others have
+    the weight 0. The order of the runs only decides between equally good runs; parts and weights are kept in it.
+    ``weights``, one per run, override the search. ``out`` keeps the blend in a run folder.
 
-    Runs are fitted models or run folders. They must be of one split, one K and one ``train.refit``. Models that were
-    refitted have seen the validation part: those of the same settings without the refit are trained to find weights and
-    deviations, and given weights are then not validated (``valid_score`` is None).
-    Cost: for every run, the scores of the users with something in validation, and their best K; for all but the best,
-        those by the runs up to it, and their best K for each weight of the grid; where runs were refitted, their
-        training again. Memory beside the models: blocks of scores of ``WORKSPACE`` bytes.
+    Runs are fitted models or run folders. They must have the same split, K and ``train.refit``. Refitted models have
+    seen the validation part: models with the same settings and no refit are trained to choose weights and scales, and
+    given weights are then not validated (``valid_score`` is None).
+    Cost: for every run, the scores of the users with validation items, and their best K; for all but the best run, the
+        scores of the runs before it, and their best K for each weight of the grid; for refitted runs, one more
+        training each. Memory beside the models: blocks of scores of ``WORKSPACE`` bytes.
     """
     started = time.perf_counter()
     if out is not None:
@@ -61,13 +61,13 @@ def blend(
     if weights is not None:
         weights = checked_weights("weights", weights, len(fitted))
     is_trained_again = first.config.train.refit and weights is None
-    found = WeightSearch([_unrefitted(run, quiet) for run in fitted] if is_trained_again else fitted)
+    search = WeightSearch([_unrefitted(run, quiet) for run in fitted] if is_trained_again else fitted)
     valid_score: float | None = None
     if weights is None:
-        weights, valid_score = found.weights()
+        weights, valid_score = search.weights()
     elif not first.config.train.refit:
-        valid_score = found.valid_score(weights)
-    config = _config(fitted, weights, found.scales)
+        valid_score = search.valid_score(weights)
+    config = _config(fitted, weights, search.scales)
     model = build_model(config, first.model.n_queries, first.model.n_items)
     model.parts = nn.ModuleList(run.model for run in fitted)  # the fitted ones in place of those just made
     seconds = time.perf_counter() - started + sum(run.seconds for run in fitted)
@@ -78,14 +78,14 @@ def blend(
 
 
 class WeightSearch:
-    """Scores of models on a validation part that they have not seen, a block of users at a time."""
+    """Scores of models on a validation part that they have not seen, one block of users at a time."""
 
     @torch.no_grad()
     def __init__(self, runs: Sequence[Fitted]) -> None:
         self.k, self.n_items = runs[0].config.k, runs[0].model.n_items
         self.train, self.valid = (runs[0].dataset.split.lists(part) for part in ("train", "valid"))
-        everybody = QuerySet.known(runs[0].model.n_queries)
-        self.encoded: list[Vectors] = [run.model.encode(everybody) for run in runs]
+        known = QuerySet.known(runs[0].model.n_queries)
+        self.encoded: list[Vectors] = [run.model.encode(known) for run in runs]
         self.users = (self.valid.counts > 0).nonzero().squeeze(1)
         self.scales = [spread(queries, items) for queries, items in self.encoded]
 
@@ -93,7 +93,7 @@ class WeightSearch:
         """Weights and their NDCG@K: those of the best run alone if no sum is better."""
         chosen = [0.0] * len(self.encoded)
         alone = [float(self._ndcg(chosen, part, (1.0,)).mean()) for part in range(len(chosen))]
-        first, *others = sorted(range(len(chosen)), key=lambda part: -alone[part])  # of equal ones, as they were given
+        first, *others = sorted(range(len(chosen)), key=lambda part: -alone[part])  # equal ones in the given order
         chosen[first] = 1.0
         only_first = list(chosen)
         for part in others:
@@ -107,8 +107,8 @@ class WeightSearch:
 
     @torch.no_grad()
     def _ndcg(self, weights: Sequence[float], part: int, candidates: Sequence[float]) -> Tensor:
-        """NDCG@K (C, U) with each candidate as the weight of a part, which has none among the weights."""
-        found: list[Tensor] = []
+        """NDCG@K (C, U) with each candidate as the weight of a part that has the weight 0 in ``weights``."""
+        blocks: list[Tensor] = []
         for rows in _blocks(self.users, self.n_items):
             wanted, masked = self.valid.select(rows), self.train.select(rows)
             known = self._sum(rows, weights)
@@ -119,19 +119,19 @@ class WeightSearch:
             for weight in candidates:
                 torch.add(known, added, alpha=weight, out=tile)
                 scored.append(_ndcg_of_each(tile, wanted, self.k))
-            found.append(torch.stack(scored))
-        return torch.cat(found, dim=1)
+            blocks.append(torch.stack(scored))
+        return torch.cat(blocks, dim=1)
 
     def _sum(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
-        found = torch.zeros(rows.numel(), self.n_items)
+        total = torch.zeros(rows.numel(), self.n_items)
         for weight, scale, encoded in zip(weights, self.scales, self.encoded, strict=True):
             if weight > 0:
-                found.add_(_scores(encoded, rows), alpha=weight / scale)
-        return found
+                total.add_(_scores(encoded, rows), alpha=weight / scale)
+        return total
 
 
 def clearly_best(scores: Tensor, usual: int) -> int:
-    """The row of (C, U) with the best mean among those above the usual one's by a standard error; else the usual."""
+    """The row of (C, U) with the best mean among those more than one standard error above row ``usual``; else that."""
     gain = scores - scores[usual]
     means = gain.mean(1)
     errors = gain.std(1, correction=0) / gain.size(1) ** 0.5
@@ -141,9 +141,9 @@ def clearly_best(scores: Tensor, usual: int) -> int:
 
 @torch.no_grad()
 def spread(queries: Queries, items: Tensor) -> float:
-    """The standard deviation of the scores of all cells, or of a sample of at most ``SAMPLE``, always the same one.
+    """The standard deviation of the scores of all cells, or of a fixed sample of at most ``SAMPLE``.
 
-    1 for scores that are all equal, or as good as: there is nothing to make comparable.
+    1 if all scores are (almost) equal.
     """
     n_rows, n_columns = len(queries), items.size(0)
     rows, columns = torch.arange(n_rows), torch.arange(n_columns)
@@ -188,7 +188,7 @@ def _opened(runs: Sequence[Fitted | str | Path]) -> list[Fitted]:
             continue
         if not isinstance(given, str | Path):
             raise ConfigError(
-                f"a run must be a folder or a Fitted, got {type(given).__name__} as run {at}; of a Recommender, give "
+                f"a run must be a folder or a Fitted, got {type(given).__name__} as run {at}; for a Recommender, pass "
                 "its .fitted"
             )
         if not RunFolder.open(given).metrics.exists():
@@ -202,10 +202,10 @@ def _opened(runs: Sequence[Fitted | str | Path]) -> list[Fitted]:
 
 def _check_alone(name: str, run: Fitted) -> None:
     if run.config.model.name == "blend":
-        raise ConfigError(f"{name} is a blend already; give the runs that it was made of")
+        raise ConfigError(f"{name} is a blend; give the runs that it was made from")
     if run.config.train.refit == "all":
         raise ConfigError(
-            f"{name} was refitted on everything, the test part too, and its blend could not be measured; train it "
+            f"{name} was refitted on everything, the test part too, so a blend of it cannot be measured; train it "
             "again with train.refit = true"
         )
 
@@ -243,6 +243,6 @@ def _config(runs: Sequence[Fitted], weights: Sequence[float], scales: Sequence[f
     model = Component.model_validate(
         {"name": "blend", "weights": list(weights), "parts": parts, "scales": list(scales)}
     )
-    train = TrainSettings(refit=first.train.refit)  # what the parts have seen; the rest is in their own runs
+    train = TrainSettings(refit=first.train.refit)  # what the parts have seen; other settings are in their own runs
     same = {name: getattr(first, name) for name in ("seed", "k", "data", "evaluate")}
     return resolve(RunConfig(**same, model=model, train=train), is_fitted=True)

@@ -28,22 +28,22 @@ _EVERY = slice(None)
 
 
 class Workspace:
-    """A buffer for score tiles that is used again at every step: fresh large tensors cost page faults.
+    """A buffer for score tiles that is reused at every step: new large tensors cost page faults.
 
-    ``budget`` is in bytes. One tile of scores never exceeds it (but holds at least one column).
+    ``budget`` is in bytes. One tile of scores never exceeds it (but has at least one column).
     """
 
     def __init__(self, budget: int = 512 * 2**20) -> None:
         self.budget = int(positive("budget", budget))
-        self.stamp = 0  # counts the loans, so that a backward pass knows whether its tile is still there
+        self.stamp = 0  # counts the tiles, so that a backward pass knows whether its tile is still valid
         self._buffer: Tensor | None = None
 
     def columns(self, n_rows: int, n_columns: int, dtype: torch.dtype) -> int:
-        """How many columns a tile of ``n_rows`` may have."""
+        """Maximum number of columns of a tile with ``n_rows``."""
         return max(1, min(n_columns, self.budget // max(1, n_rows * dtype.itemsize)))
 
     def tile(self, n_rows: int, n_columns: int, like: Tensor) -> Tensor:
-        """An uninitialised (n_rows, n_columns) tile; the tile lent before is no longer valid."""
+        """An uninitialised (n_rows, n_columns) tile; the previous tile is no longer valid."""
         self.stamp += 1
         size = n_rows * n_columns
         buffer = self._buffer
@@ -66,9 +66,9 @@ def log_partition(
     .. math:: \log \sum_{j \notin \text{exclude}(q)} \exp(q^\top i_j / \tau + \log w_j)
 
     Shapes: queries (Q, d); items (I, d); exclude, Q lists of item rows; log_weight log w (I,); returns (Q,).
-        A query with nothing left to sum over gets -inf and no gradient.
-    Cost: three products of Q x I x d and one tile of scores; when the scores do not fit the workspace's budget they
-        are made again by tiles in the backward pass (a fourth product).
+        A query with an empty sum gets -inf and no gradient.
+    Cost: three products of Q x I x d and one tile of scores; if the scores exceed the workspace's budget, they are
+        recomputed by tiles in the backward pass (a fourth product).
     bfloat16 and float16 tables are summed in float32.
     """
     positive("tau", tau)
@@ -78,7 +78,7 @@ def log_partition(
 
 
 class _Tiles:
-    """Score tiles of one call, made the same way forwards and backwards."""
+    """Score tiles of one call, computed the same way forwards and backwards."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class _LogPartition(torch.autograd.Function):
             _exp_sums(tile, total)
         result = torch.log(total) + shift.masked_fill(shift == -math.inf, 0.0)
         ctx.tiles, ctx.tau, ctx.stamp = tiles, tau, workspace.stamp
-        # One tile holds everything: its exponentials serve the backward pass as they are.
+        # With a single tile, the backward pass reuses its exponentials.
         ctx.kept = tile if len(tiles.starts) == 1 else None
         ctx.save_for_backward(scaled, items, result, total)
         return result
@@ -175,7 +175,7 @@ def _is_safe(scaled: Tensor, items: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Block:
-    """What a block of B queries with P positives shows of its scores."""
+    """Results of a block of B queries with P positives."""
 
     scores: Tensor  # (P,), of the positives
     partition: Tensor  # (B,), log-partitions
@@ -186,15 +186,15 @@ class Block:
 class CatalogueHead:
     r"""Forward and backward over a catalogue, a block of queries at a time, with the block's scores kept between them.
 
-    For each block the caller gets the scores of its positives :math:`s_i` and its log-partitions :math:`z`, and hands
-    back their gradients; the gradients of both tables grow in buffers that are used again at every step. With
+    For each block the caller gets the scores of its positives :math:`s_i` and its log-partitions :math:`z`, and gives
+    back their gradients; the gradients of both tables accumulate in buffers that are reused at every step. With
     :math:`E = \exp(S)` and the rate :math:`c = \partial L / \partial z / \sum E` of each row, the two products
-    :math:`(E I) c` and :math:`E^\top (Q c)` are the whole backward pass: the positives' own gradients ride along in
-    the places of E that the exclusion left at zero. Three products in all, no recomputation, no fresh large tensor.
+    :math:`(E I) c` and :math:`E^\top (Q c)` are the whole backward pass: the positives' own gradients are written to
+    the cells of E that the exclusion set to zero. Three products in all, no recomputation, no new large tensor.
 
-    A block has as many queries as its scores fit ``budget`` bytes: the more, the busier the products. With ``half`` E
-    is kept, and the two products of the backward pass are made, in bfloat16, tile by tile; their sum over the tiles,
-    partitions and losses stay float32. (Logits beyond +-40 are shifted by their maxima; E then stays float32 too.)
+    A block has as many queries as fit ``budget`` bytes of scores: larger blocks have faster products. With ``half``,
+    E and the two products of the backward pass are in bfloat16, tile by tile; their sum over the tiles, partitions and
+    losses stay float32. (Logits beyond +-40 are shifted by their maxima; E then stays float32 too.)
     """
 
     def __init__(self, budget: int = 512 * 2**20, *, half: bool = False, half_width: int = 2048) -> None:
@@ -203,7 +203,7 @@ class CatalogueHead:
         self._buffers: dict[str, Tensor] = {}
 
     def begin(self, queries: Tensor, items: Tensor, tau: float) -> list[tuple[int, int]]:
-        """Take the tables of a step; the blocks to go through, as (start, stop) of the queries."""
+        """Take the tables of a step; returns the blocks, as (start, stop) of the queries."""
         self.tau = positive("tau", tau)
         self.n_items, dim = items.shape
         dtype = torch.promote_types(items.dtype, torch.float32)
@@ -258,7 +258,7 @@ class CatalogueHead:
             torch.mm(self.scaled[start:stop], self.items[first : first + width].T, out=tile)
             tile[:, max(0, self.n_items - first) :] = -math.inf
             if best is not None:
-                best.merge(tile, first)
+                best.add(tile, first)
             part = by_tile if isinstance(by_tile, slice) else by_tile[ends[number] : ends[number + 1]]
             inside = place[part] - n * first
             logits[part] = tile.view(-1)[inside]
@@ -287,7 +287,7 @@ class CatalogueHead:
         """Add the last block's share to the gradients, given those of its positive scores (P,) and partitions (B,)."""
         start, stop, owner, place, total = self._block
         rate = to_partition / total
-        # A row whose partition does not matter (or has no items) cannot carry its positives' gradients by its rate.
+        # A row with a partition gradient near 0 (or no items) cannot carry its positives' gradients by its rate.
         is_idle = ~(rate.abs() > 1e-30) | (total == 0)
         if bool(is_idle.any()):
             for first, width in self.tiles:
@@ -311,13 +311,13 @@ class CatalogueHead:
         return self.to_queries, self.to_items[: self.n_items]
 
     def _tile(self, n: int, first: int, width: int) -> Tensor:
-        """The exponentials of items ``first`` and on, (n, width): tiles lie one after the other in the buffer."""
+        """The exponentials of items from ``first``, (n, width): tiles are consecutive in the buffer."""
         return self.kept[n * first : n * (first + width)].view(n, width)
 
     def _places(self, exclude: Ragged, n: int) -> tuple[Tensor, Tensor, Tensor | slice, list[int]]:
-        """Owners of the excluded, their places in the buffer, and which of them lie in each tile.
+        """Owners of the excluded items, their places in the buffer, and which of them are in each tile.
 
-        The last two: an order that puts tile after tile, and where each tile's part of it ends.
+        The last two: an order by tile, and where each tile's part of it ends.
         """
         owner, column = exclude.owner(), exclude.indices
         if len(self.tiles) == 1:
@@ -351,7 +351,7 @@ class _Best:
         self.values = like.new_full((n, k), -math.inf)
         self.indices = torch.full((n, k), -1, device=like.device)
 
-    def merge(self, tile: Tensor, first: int) -> None:
+    def add(self, tile: Tensor, first: int) -> None:
         if kernels.fits(tile):
             kernels.keep_best(tile, self.values, self.indices, first)
             return

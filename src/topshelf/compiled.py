@@ -148,7 +148,7 @@ def keep_best(tile: Array, values: Array, indices: Array, first: int) -> None:
             n = k
         sort(keys[:n], scores, places, new, new_places)
         old[:], old_places[:] = values[b], indices[b]
-        merge(old, old_places, new[:n], new_places, values[b], indices[b])
+        merge_best(old, old_places, new[:n], new_places, values[b], indices[b])
 
 
 @jit_helper
@@ -250,7 +250,7 @@ def sort(keys: Array, scores: Array, places: Array, new: Array, new_places: Arra
 
 
 @jit_helper
-def merge(old: Array, old_places: Array, new: Array, new_places: Array, best: Array, names: Array) -> None:
+def merge_best(old: Array, old_places: Array, new: Array, new_places: Array, best: Array, names: Array) -> None:
     """The first of two sorted lists as one; of equal ones the old comes first."""
     i, j = 0, 0
     for place in range(best.shape[0]):

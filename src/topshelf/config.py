@@ -59,7 +59,7 @@ class DataSettings(Settings):
     dates: Literal["day-first", "month-first"] | None = None
     """Order of day and month in dates such as 12/01/2020, where the values do not show it."""
     min_rating: float | None = None
-    """Keep interactions rated at least this much."""
+    """Lowest rating that counts as a positive."""
     core: int = Field(0, ge=0)
     """Drop users and items with fewer interactions, until none is left."""
     split: Literal["auto", "ratio", "last", "time"] = "auto"
@@ -71,7 +71,7 @@ class DataSettings(Settings):
     last_n: int = Field(1, ge=1)
     """With split = "last": how many of each user's latest interactions are the test."""
     split_seed: int = Field(0, ge=0)
-    """With split = "ratio": decides the test part, so that runs with other seeds have the same one."""
+    """With split = "ratio": decides the test part. Runs that differ in seed alone share it."""
     noise: float = Field(0.0, ge=0)
     """False positives added to train, as a share of each user's positives."""
 
@@ -90,16 +90,16 @@ class NegativesSettings(OpenSettings):
     kind: str = "auto"
     """auto: the exact catalogue where the loss takes a log-partition, else per_query; or shared, in_batch, mixed."""
     n: int | None = Field(None, ge=1)
-    """How many to draw, shared or per_query: paper_n; with auto as many as the loss prefers (BPR: 1)."""
+    """How many to draw, for shared and per_query; default: paper_n, with auto the loss's own number (BPR: 1)."""
     effective_n: int | None = Field(None, ge=1)
-    """Size to which the partition is scaled: paper_n for the catalogue, as drawn for samples."""
+    """Number of negatives that the partition is scaled to; default: paper_n for the catalogue, n for samples."""
     paper_n: int = Field(1000, ge=1)
-    """The paper's N, where neither n nor the loss says otherwise: 1000, and 200 as shipped for MovieLens-100K."""
+    """The paper's N, the default of n and effective_n: 1000, and 200 as shipped for MovieLens-100K."""
 
 
 class ThresholdSettings(OpenSettings):
     estimator: str = "exact"
-    """How the top-K thresholds are found: exact, sampled, iid, weighted, regression, incremental."""
+    """How the top-K thresholds are estimated: exact, sampled, iid, weighted, regression, incremental."""
     every: int = Field(5, ge=1)
     """exact, sampled, iid, weighted: epochs between two updates (the paper's T_beta)."""
     n: int = Field(1000, ge=1)
@@ -110,13 +110,13 @@ class ThresholdSettings(OpenSettings):
 
 class TrainSettings(Settings):
     epochs: int = Field(200, ge=1)
-    """Most epochs to train."""
+    """Maximum number of epochs."""
     order: Literal["query", "pair"] = "query"
     """Batches of queries with all their positives, or of shuffled (query, positive) pairs as in the paper."""
     batch_size: int = Field(2048, ge=1)
-    """Queries, or pairs, a batch."""
+    """Queries, or pairs, per batch."""
     optimizer: Literal["adam", "row_adam"] = "adam"
-    """adam: dense; row_adam: users move only in their own steps, for large tables and small batches."""
+    """adam: dense; row_adam: only the users of a batch are updated, for large tables and small batches."""
     learning_rate: float = Field(0.1, gt=0)
     """Adam's learning rate."""
     weight_decay: float = Field(0.0, ge=0)
@@ -126,13 +126,13 @@ class TrainSettings(Settings):
     patience: int = Field(10, ge=0)
     """Stop after this many validations without a better NDCG@K; 0: never."""
     refit: bool | Literal["all"] = False
-    """Train again for the chosen epochs: true, on train + validation; all, on every interaction, once measured."""
+    """Train again for the chosen epochs: true, on train + validation; all, on every interaction, after the test."""
     checkpoint_seconds: float = Field(30.0, ge=0)
-    """Least seconds between two checkpoints; 0: every epoch."""
+    """Minimum seconds between two checkpoints; 0: after every epoch."""
     device: str = "cpu"
     """Where to train."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: gradients over the whole catalogue by products of half width (float32 where logits pass 40)."""
+    """bfloat16: gradients over the whole catalogue by bfloat16 products (float32 where logits exceed 40)."""
     workspace_mib: int = Field(512, ge=1)
     """Memory for one block of scores."""
 
@@ -150,9 +150,9 @@ class RunConfig(Settings):
     """Everything that decides a run's numbers."""
 
     seed: int = Field(0, ge=0)
-    """Validation part, initial values, batches and draws; the test part is data.split_seed's."""
+    """Decides the validation part, initial values, batches and draws; the test part depends on data.split_seed."""
     k: int = Field(20, ge=1)
-    """Length of the list that people see: the K of SL@K and of the NDCG@K that chooses the epoch."""
+    """Length of the recommended list: the K of SL@K and of the NDCG@K that chooses the epoch."""
     data: DataSettings = DataSettings()
     model: Component = Component(name="mf")
     loss: Component = Component(name="slatk")
@@ -199,9 +199,9 @@ def assemble(
     seed: int | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """A config from the settings shipped for its dataset, a TOML file, and what is named here; the later goes first.
+    """A config from the settings shipped for its dataset, a TOML file, and the arguments. Later ones override.
 
-    ``more`` holds nested values, such as ``{"train": {"epochs": 50}}``, and goes before everything.
+    ``more`` holds nested values, such as ``{"train": {"epochs": 50}}``, and overrides all others.
     """
     named: dict[str, Any] = {"seed": seed, "k": k}
     named |= {
@@ -214,7 +214,7 @@ def assemble(
         named = merged(read_config(file), named)
     chosen = make_config(named)
     shipped = preset(chosen.data.source, chosen.model.name, chosen.loss.name)
-    if {"kind", "n"} & set(named.get("negatives", {})):  # how many, and their scale, were shipped for other negatives
+    if {"kind", "n"} & set(named.get("negatives", {})):  # n and effective_n were shipped for other negatives
         kept = {key: value for key, value in shipped.get("negatives", {}).items() if key in ("kind", "paper_n")}
         shipped = {**shipped, "negatives": kept}
     return make_config(merged(shipped, named))
@@ -253,22 +253,22 @@ def parse_toml(text: str) -> dict[str, Any]:
 def preset(data: str, model: str, loss: str) -> dict[str, Any]:
     """The settings shipped for a model and loss on a dataset, else the general ones for the model and loss, else none.
 
-    What is shipped for the dataset itself, whatever is trained on it, is in them, behind what is shipped for a model.
+    They override the settings shipped for the dataset itself, which apply to every model and loss.
     """
     folder = resources.files("topshelf") / "configs"
     shipped = {entry.name: entry for entry in folder.iterdir()} if folder.is_dir() else {}
     parts = (f"{model}.{loss}", model)  # a closed-form model has no loss
-    names = [f"{whose}.{part}" for whose in (data, "default") for part in parts]
-    found = [name for name in names if f"{name}.toml" in shipped][:1]
+    names = [f"{owner}.{part}" for owner in (data, "default") for part in parts]
+    first = [name for name in names if f"{name}.toml" in shipped][:1]
     values: dict[str, Any] = {}
-    for name in [data, *found]:
+    for name in [data, *first]:
         if entry := shipped.get(f"{name}.toml"):
             values = merged(values, tomllib.loads(entry.read_text(encoding="utf-8")))
     return values
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values with those of ``over`` in front. A component of another name starts afresh."""
+    """Nested values, overridden by those of ``over``. A component of another name replaces the old one whole."""
     result = dict(base)
     for key, value in over.items():
         old = result.get(key)
@@ -281,7 +281,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def edits(before: str, now: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """What was done to a config file since it was written: settings that are gone, and changed ones, in words."""
+    """Changes to a config file since it was written: missing settings, and a sentence for each changed one."""
     old, new = _flat(parse_toml(before)), _flat(now)
     changed = {
         name: f"{name} is {value!r}, was {old.get(name, 'not set')!r}"
@@ -293,10 +293,10 @@ def edits(before: str, now: Mapping[str, Any]) -> tuple[list[str], dict[str, str
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by their whole names."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
 
 
 def overrides(assignments: Iterable[str]) -> dict[str, Any]:
@@ -326,7 +326,7 @@ def to_toml(config: RunConfig) -> str:
 def complete(section: str, cls: type[Any], settings: Mapping[str, Any], given: Iterable[str] = ()) -> dict[str, Any]:
     """All settings of a component, defaults included, checked against its constructor.
 
-    ``given`` names the constructor arguments that are not the user's to set.
+    ``given`` names the constructor arguments that the user cannot set.
     """
     schema = _schema(cls, given)
     try:
@@ -392,7 +392,7 @@ def _toml_text(value: Any) -> str:
 
 
 def _explain(error: pydantic.ValidationError, schema: type[BaseModel], prefix: str = "") -> str:
-    """Pydantic's findings as sentences: the setting, the rule, the value received, and the accepted names."""
+    """Pydantic's errors as sentences: the setting, the rule, the value received, and the accepted names."""
     lines = []
     for finding in error.errors():
         name = prefix + ".".join(str(part) for part in finding["loc"])

@@ -1,12 +1,12 @@
 """The exception tree, and the few value checks every constructor uses.
 
-TopshelfError            anything a user can put right; the command line prints it without a traceback
+TopshelfError            anything a user can fix; the command line prints it without a traceback
 ├── ConfigError          a setting is unknown, out of range, or does not fit another one (also a ValueError)
 ├── DataError            a file or table of interactions cannot be used
 ├── CheckpointError      a checkpoint or run folder cannot be read or written
 └── TrainingError        training had to stop; the last good checkpoint is kept
 
-TopshelfWarning          something a user should know, though nothing is wrong; the command line prints it as a note
+TopshelfWarning          a note to the user, though nothing is wrong; the command line prints it as one
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Choice = TypeVar("Choice", bound=str)
 
 
 class TopshelfError(Exception):
-    """Base of every error that a user can put right."""
+    """Base of every error that a user can fix."""
 
 
 class ConfigError(TopshelfError, ValueError):
@@ -37,7 +37,7 @@ class CheckpointError(TopshelfError):
 
 
 class TopshelfWarning(UserWarning):
-    """Something a user should know, though nothing is wrong."""
+    """A note to the user, though nothing is wrong."""
 
 
 class TrainingError(TopshelfError):
@@ -51,7 +51,7 @@ def positive(name: str, value: Number) -> Number:
 
 
 def whole(name: str, value: object) -> int:
-    """A whole number, of whichever type."""
+    """A whole number of any type."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or float(value) % 1 != 0:  # NaN and inf too
         raise ConfigError(f"{name} must be a whole number, got {value!r}")
     return int(float(value))

@@ -193,7 +193,7 @@ def evaluate_lists(
         are those of ``relevant``, which must then be :class:`topshelf.data.Interactions`. Or, by index, a
         :class:`topshelf.ragged.Ragged` in order, or an array (users, places) with -1 at empty places.
     ``relevant``, ``train``, ``valid``, ``protocol`` and ``empty`` are as in :func:`evaluate`, so that the two can be
-        compared. Without ``train`` nobody knows what was masked: the protocol is "given", ``empty`` "skip" by default.
+        compared. Without ``train`` the masked items are unknown: the protocol is "given", ``empty`` "skip" by default.
     ``n_items`` is the size of the catalogue where ``relevant`` is not Interactions.
     A list may be short. A user without a list finds nothing, and an unknown item is a miss; a warning counts both.
     """
@@ -204,9 +204,9 @@ def evaluate_lists(
     cutoffs = _checked_cutoffs(cutoffs, n_items)
     evalset, train_counts = list_set(relevant, train, valid, protocol, empty, n_items)
     evalset = evalset.checked(n_items)
-    ranked, n_strangers = read_lists(lists, len(evalset.queries), n_items, known)
+    ranked, n_unknown = read_lists(lists, len(evalset.queries), n_items, known)
     places = first_places(ranked, cutoffs[-1])[evalset.evaluated]
-    warn_of_misses(places, evalset.evaluated, evalset.exclude, n_strangers)
+    warn_of_misses(places, evalset.evaluated, evalset.exclude, n_unknown)
     counts = train_counts if item_counts is None else item_counts
     return _evaluation([(places.clamp(min=NO_ITEM),)], evalset, cutoffs, n_items, counts)
 

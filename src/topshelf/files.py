@@ -1,9 +1,9 @@
-"""Files that appear whole or not at all, folders with one owner, and what killed processes left behind.
+"""Atomic writes, folders with one owner, and cleaning up after killed processes.
 
-Every output goes through :func:`write`, :func:`new_folder` or :func:`append`; downloads are resumed in place, and a
-study's database is SQLite's own, so these have their own care. A file is made beside
-its place under a name that says which process makes it, synced to disk, and moved into place. When that process is
-killed, the next one that writes to the same place removes what was left.
+Every output goes through :func:`write`, :func:`new_folder` or :func:`append`. Downloads, which are resumed in place,
+and a study's SQLite database are the exceptions. A file is written to a temporary file in the same folder, whose name
+says which process writes it, then synced to disk and moved into place. If that process is killed, the next one that
+writes to the same path removes the temporary file.
 
 ``step`` is called wherever a crash would leave another state on disk. It does nothing; ``tests/faults`` replaces it to
 kill the process, or to fill the disk, at each of these points.
@@ -73,7 +73,7 @@ def write(path: str | Path, content: Callable[[Path], object]) -> None:
     except _FAILURES as error:
         kept = "the file that was there before is kept" if path.exists() else "nothing was written"
         if is_moved:
-            kept = "the new file is there, but a loss of power may undo it"
+            kept = "the new file is there, but a power failure may undo it"
         raise CheckpointError(f"cannot write {_final(path)}: {error}; {kept}{_remedy(error)}") from error
     finally:
         with suppress(OSError):
@@ -100,14 +100,14 @@ def append(path: Path, text: str) -> None:
 
 
 def write_sealed(path: str | Path, content: dict[str, Any]) -> None:
-    """JSON with a checksum of its own, so that a damaged or edited file is noticed."""
+    """Write JSON with a checksum, so that a damaged or edited file is noticed."""
     write_text(path, json.dumps({**content, _SEAL: _seal(content)}, indent=2) + "\n")
 
 
 def read_sealed(path: Path, *, is_always_sealed: bool = False) -> dict[str, Any]:
-    """What :func:`write_sealed` wrote, checked.
+    """Read and check what :func:`write_sealed` wrote.
 
-    A file without a checksum, of an earlier version, is taken as it is, unless it ``is_always_sealed``.
+    A file without a checksum, of an earlier version, is accepted unless ``is_always_sealed``.
     """
     content = read_json(path)
     if is_always_sealed and _SEAL not in content:
@@ -144,7 +144,7 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     What is at ``path`` must be an empty folder or nothing, unless ``replace`` is given.
     """
     path = Path(os.path.realpath(path))
-    if path.exists() and path.samefile("."):  # a shell would be left in a folder that is gone
+    if path.exists() and path.samefile("."):  # a shell would be left in a deleted folder
         raise ConfigError(
             f"--out must not be the current folder ({path}), which is replaced whole; name a folder in it"
         )
@@ -191,7 +191,7 @@ def _move_folder(fresh: Path, path: Path, replace: bool) -> None:
 
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock: two processes never write to one run. A killed process holds it no longer."""
+    """Hold the folder's lock, so that two processes never write to one run. The lock of a killed process is free."""
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         lock.acquire()
@@ -203,9 +203,9 @@ def owned(folder: Path) -> Iterator[None]:
         raise CheckpointError(f"cannot write to {folder}: {reason(error)}; choose another --out") from None
     try:
         for path in sorted(folder.iterdir()):
-            # Who held the lock is gone; who writes lists or reports into the folder takes none, and may be at work.
-            found = _TEMPORARY.fullmatch(path.name)
-            if found and is_running(found["machine"], int(found["pid"]), found["started"]) is not True:
+            # The lock's last holder has ended. Lists and reports are written without the lock, so keep live ones.
+            writer = _TEMPORARY.fullmatch(path.name)
+            if writer and is_running(writer["machine"], int(writer["pid"]), writer["started"]) is not True:
                 _remove(path)
         yield
     finally:
@@ -213,7 +213,7 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 def is_ours_to_ignore(path: Path) -> bool:
-    """Whether a file of a folder is a lock or a leftover, which do not count as somebody's content."""
+    """Whether a file of a folder is a lock or a leftover temporary file, which do not count as content."""
     return path.name == LOCK or _TEMPORARY.fullmatch(path.name) is not None
 
 
@@ -225,20 +225,20 @@ def is_free(folder: Path) -> bool:
 
 
 def restore(path: Path) -> None:
-    """For readers who find nothing: a folder whose process was killed while it was replaced is moved back."""
+    """Move back a folder that was being replaced when its process was killed; for readers of a missing path."""
     sweep(path.parent, path.name)
 
 
 def sweep(parent: Path, name: str) -> None:
-    """Remove what killed processes left of a file or folder; a folder that was moved away last is moved back."""
+    """Remove the leftovers of killed processes for a file or folder; a folder that was moved away is moved back."""
     try:
-        left = [(path, found) for path in parent.iterdir() if (found := _TEMPORARY.fullmatch(path.name))]
+        left = [(path, writer) for path in parent.iterdir() if (writer := _TEMPORARY.fullmatch(path.name))]
     except (OSError, ValueError):  # ValueError: no name of a folder, such as one with a zero byte
         return
-    for path, found in left:
-        if found["name"] != name or _is_alive(found, path):
+    for path, writer in left:
+        if writer["name"] != name or _is_alive(writer, path):
             continue
-        if found["kind"] == "old" and not (parent / name).exists():
+        if writer["kind"] == "old" and not (parent / name).exists():
             with suppress(OSError):  # a disk that cannot be written keeps it for later
                 path.rename(parent / name)
         else:
@@ -246,7 +246,7 @@ def sweep(parent: Path, name: str) -> None:
 
 
 def this_process() -> tuple[str, int, str]:
-    """The machine, the number of this process, and when it began: enough to see later whether it still runs."""
+    """The machine, the id of this process, and its start time: enough to see later whether it still runs."""
     return _machine(), os.getpid(), started(os.getpid()) or ""
 
 
@@ -264,9 +264,9 @@ def is_running(machine: str, pid: int, began: str) -> bool | None:
 
 
 def started(pid: int) -> str | None:
-    """When a process began, as the system counts; None where it does not say."""
+    """The start time of a process, in the system's units; None where it is not known."""
     try:
-        # After the name, which stands in parentheses and may hold anything, the start is the 20th number.
+        # After the name, which is in parentheses and may contain anything, the start time is the 20th number.
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return None
@@ -274,7 +274,7 @@ def started(pid: int) -> str | None:
 
 @cache
 def _machine() -> str:
-    """A short name of the machine; on Linux also of the namespace that its process numbers belong to (containers)."""
+    """A short name of the machine; on Linux also of the namespace of its process ids (containers)."""
     namespace = Path("/proc/self/ns/pid")
     inode = namespace.stat().st_ino if namespace.exists() else ""
     return f"{zlib.crc32(f'{socket.gethostname()}/{inode}'.encode()):08x}"
@@ -287,11 +287,11 @@ def _beside(path: Path, kind: str = "tmp") -> Path:
 
 def _final(path: Path) -> Path:
     """Where a file of a folder that is being made will be, for messages."""
-    return Path(*((found["name"] if (found := _TEMPORARY.fullmatch(part)) else part) for part in path.parts))
+    return Path(*((match["name"] if (match := _TEMPORARY.fullmatch(part)) else part) for part in path.parts))
 
 
-def _is_alive(found: re.Match[str], path: Path) -> bool:
-    running = is_running(found["machine"], int(found["pid"]), found["started"])
+def _is_alive(writer: re.Match[str], path: Path) -> bool:
+    running = is_running(writer["machine"], int(writer["pid"]), writer["started"])
     if running is not None:
         return running
     try:
@@ -318,7 +318,7 @@ def _sync(path: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """So that a move survives a loss of power; systems that cannot sync a folder do it by themselves."""
+    """So that a move survives a power failure. Only POSIX systems need it."""
     if os.name != "posix":
         return
     handle = os.open(path, os.O_RDONLY)

@@ -188,7 +188,7 @@ METRICS: dict[str, Metric] = {
 def every_metric(
     gains: Tensor, n_relevant: Tensor, cutoffs: Sequence[int], ideal: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """All of ``METRICS`` at all cut-offs, "ndcg@10" -> (B,), with the hits found once.
+    """All of ``METRICS`` at all cut-offs, "ndcg@10" -> (B,), with the hits computed once.
 
     Shapes: gains (B, K), float64, K >= the largest cut-off; n_relevant (B,); ideal (B, K), as of :func:`ndcg_at_k`.
         Without ``ideal`` the gains must be 0 and 1.

@@ -28,8 +28,8 @@ class Draw:
     """Negatives of one batch.
 
     ``items``: None for the whole catalogue, (N,) shared by all queries, or (Q, N). ``exclude``: Q lists of columns
-    that do not count (positives that are in the draw). ``log_q (N,)``: log of how much likelier than under a uniform
-    draw each column is; None when uniform.
+    that do not count (positives that are in the draw). ``log_q (N,)``: log of each column's probability relative to a
+    uniform draw; None when uniform.
     """
 
     items: Tensor | None
@@ -42,7 +42,7 @@ class Draw:
         return self.items is None or self.items.dim() == 1
 
     def n_columns(self, n_items: int) -> int:
-        """How many negatives a query looks at, of a catalogue of ``n_items``."""
+        """Number of negatives per query, for a catalogue of ``n_items``."""
         return n_items if self.items is None else self.items.size(-1)
 
     def part(self, start: int, stop: int) -> Draw:
@@ -100,7 +100,7 @@ class Negatives(Recorded):
     population: Population
 
     def attach(self, context: Context) -> Negatives:
-        """Take what batches are drawn from; returns itself."""
+        """Prepare for the training data that batches are drawn from; returns itself."""
         self.population = Population.of(context.histories, context.n_items)
         return self
 
@@ -164,7 +164,7 @@ class InBatch(Negatives):
             drawn, pool = len(batch.positives), population.n_queries
         else:  # pairs were drawn
             drawn, pool = batch.item.numel(), int(population.item_counts.sum())
-        # An item counts for queries that do not have it, so what brought the query into the batch did not bring it.
+        # An item is a negative only of queries without it, so the query itself did not bring it into the batch.
         chance = _chance_drawn(counts, drawn - 1, pool - 1)
         uniform = items.numel() / population.n_items
         log_q = torch.log(chance.clamp(min=1e-12) / uniform).to(torch.float32)
@@ -174,9 +174,9 @@ class InBatch(Negatives):
 class Mixed(Negatives):
     """The positive items of the batch and, for each query, the ``n_hard`` hardest of ``pool`` uniform draws.
 
-    The batch's items come with the correction of ``in_batch``. The hard ones are those with the highest scores by the
-    vectors of this very step; they count in full, which is what makes them hard. Use when uniform draws are soon too
-    easy and popular items alone are not enough. Cost: one product of the batch with ``pool`` items.
+    The batch's items have the correction of ``in_batch``. The hard ones have the highest scores by the vectors of the
+    same step; they are not corrected. Use when uniform draws soon become too easy and popular items alone are not
+    enough. Cost: one product of the batch with ``pool`` items.
     """
 
     layout: ClassVar[Layout] = "own"
@@ -204,7 +204,7 @@ class Mixed(Negatives):
         hard = pool[best.indices]
         items = torch.cat([shared.items.expand(len(batch.positives), -1), hard], 1)
         log_q = torch.cat([shared.log_q, shared.log_q.new_zeros(hard.size(1))])
-        # A query with fewer than n_hard negatives in the pool has its positives in the last places: masked too.
+        # A query with fewer than n_hard negatives in the pool has positives in the last places; they are masked.
         row, place = (best.values == -torch.inf).nonzero().T
         excluded = shared.exclude
         assert excluded is not None
@@ -226,7 +226,7 @@ def draw_negatives(positives: Ragged, n: int, n_items: int, generator: torch.Gen
     """(Q, n) items, uniform and independent over each query's non-positives, without rejection.
 
     The r-th item that is not a positive is r plus the number of positives before it; with the positives sorted,
-    that number is found by a binary search in ``positive - rank``.
+    a binary search in ``positive - rank`` gives that number.
     """
     counts = positives.counts
     left = n_items - counts
@@ -244,11 +244,11 @@ def draw_negatives(positives: Ragged, n: int, n_items: int, generator: torch.Gen
 
 @dataclass(frozen=True)
 class Dealt:
-    """Negatives of a block of Q queries from one random order of items: each takes the first n that are not its own.
+    """Negatives of a block of Q queries from one random order of items: the first n that are not the query's positives.
 
     ``items (W,)``: distinct items, in random order. ``exclude``: Q lists of the columns of the query's positives, W or
     more for those that were not drawn; not sorted. ``stop (Q,)``: the column after the query's last negative.
-    ``counts (Q,)``: how many negatives each query has got, n or, where it has fewer, all of them.
+    ``counts (Q,)``: the number of negatives of each query: n, or all of them if it has fewer.
     """
 
     items: Tensor
@@ -283,17 +283,17 @@ def _count_taken(columns: Ragged, n: int, taken: Tensor) -> None:
     """:func:`topshelf.kernels.count_taken` by torch."""
     owner = columns.owner()
     while True:
-        found = torch.bincount(owner[columns.indices < n + taken[owner]], minlength=taken.numel())
-        if torch.equal(found, taken):
+        counts = torch.bincount(owner[columns.indices < n + taken[owner]], minlength=taken.numel())
+        if torch.equal(counts, taken):
             return
-        taken.copy_(found)
+        taken.copy_(counts)
 
 
 def draw_distinct(n: int, n_items: int, generator: torch.Generator) -> Tensor:
     """``n`` distinct items in random order, or all of them: uniform without replacement, on the CPU."""
     if 4 * n >= n_items:
         return torch.randperm(n_items, generator=generator)[:n]
-    # In a large catalogue few draws repeat: the first n distinct ones are what is wanted, in O(n log n).
+    # In a large catalogue few draws repeat: take the first n distinct ones, in O(n log n).
     drawn = np.empty(0, np.int64)
     while drawn.size < n:
         more = torch.randint(n_items, (n + n // 2 + 8,), generator=generator).numpy()
@@ -322,10 +322,10 @@ def sampled_scores(queries: Tensor, items: Tensor, ids: Tensor) -> Tensor:
 
 
 def _chance_drawn(marked: Tensor, drawn: int, pool: int) -> Tensor:
-    """Chance that ``drawn`` of ``pool`` things, without replacement, hold at least one of the ``marked`` (N,) ones.
+    """Probability that ``drawn`` of ``pool`` things, without replacement, include one of the ``marked`` (N,) ones.
 
     The product of 1 - n / (pool - t) over t < m as a power of its middle factor: exact for m = 1, else within 2%
-    of the hypergeometric (the tests measure it), and steady for large pools where log-gammas cancel.
+    of the hypergeometric (the tests measure it), and stable for large pools where log-gammas cancel.
     """
     marked = marked.double()
     least, most = marked.clamp(max=drawn), marked.clamp(min=drawn)

@@ -1,4 +1,4 @@
-"""Who asks: queries, the batches that training makes of them, and what a model's vectors are made of."""
+"""Queries, the batches of training, and the data that a model's vectors depend on."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ KINDS = ("rows", "history", "sequence", "features")
 
 @dataclass(frozen=True, eq=False)
 class QuerySet:
-    """Q queries, described in exactly one way. Which ways a model can encode is in its ``takes``.
+    """Q queries, described in exactly one way. A model's ``takes`` names the ways that it can encode.
 
     ``rows (Q,)``: queries that were in training, by their index. ``history``: Q sets of items, sorted and unique.
     ``sequence``: Q lists of items in the order they happened, repeats included. ``features (Q, f)``: numbers.
-    ``is_all`` says that the rows are all known queries in order, so that a table need not be copied.
+    ``is_all``: the rows are all known queries in order, so that a table need not be copied.
     """
 
     rows: Tensor | None = None
@@ -59,7 +59,7 @@ class QuerySet:
         return replace(self, **{self.kind: getattr(self, self.kind).to(device)})
 
     def take(self, table: Tensor, *, sparse: bool = False) -> Tensor:
-        """The rows of ``table (U, d)`` that belong to known queries, (Q, d); the table itself where they are all."""
+        """The rows of ``table (U, d)`` for known queries, (Q, d); the table itself if they are all."""
         rows = self.known_rows()
         # F.embedding, not indexing: its backward pass adds in a fixed order.
         return table if self.is_all else F.embedding(rows, table, sparse=sparse)
@@ -68,13 +68,13 @@ class QuerySet:
         if self.rows is None:
             raise ConfigError(
                 f"queries must be known rows here, got a {self.kind}: the model has vectors only for the queries of "
-                "its training. Train again with the new ones, or use a model that encodes a history"
+                "its training. Train again with the new ones, or use a model that takes a history"
             )
         return self.rows
 
 
 class EventLists(NamedTuple):
-    """What happened, per query in order and with repeats; ``times (m,)`` are seconds, None where they are unknown."""
+    """Events per query, in order and with repeats; ``times (m,)`` are seconds, None if they are unknown."""
 
     items: Ragged
     times: Tensor | None
@@ -82,10 +82,10 @@ class EventLists(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """The data that a model's vectors, and draws of negatives, are made of. Nothing of it is saved with a model.
+    """The data that a model's vectors, and draws of negatives, depend on. Nothing of it is saved with a model.
 
-    ``histories``: the training items of each known query, sorted and unique. ``events``: the same as they happened, for
-    models that need order or times; made by ``load_events`` when first asked, None where the data do not have them.
+    ``histories``: the training items per known query, sorted and unique. ``events``: the same in order and with times,
+    for models that need them; made by ``load_events`` on first use, None if the data do not have them.
     """
 
     histories: Ragged
@@ -107,7 +107,7 @@ class Context:
 
 
 class Encoded(NamedTuple):
-    """What a training step sees of a model."""
+    """A model's vectors in a training step."""
 
     queries: Tensor  # (Q, d), of the batch
     items: Tensor  # (I, d), of all items
@@ -120,8 +120,10 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Q queries and P of their positives. ``query (Q,)`` is where state per query is kept; ``asked`` overrides how the
-    queries are described to the model, by default as those rows."""
+    """Q queries and P of their positives.
+
+    ``query (Q,)`` indexes state per query. ``asked`` overrides how the model gets the queries; default: as those rows.
+    """
 
     query: Tensor  # (Q,), index of each query
     owner: Tensor  # (P,), which of the Q queries each positive belongs to, ascending
@@ -136,7 +138,7 @@ class Batch:
         return QuerySet(rows=self.query) if self.asked is None else self.asked
 
     def counts(self) -> Tensor:
-        """How many of the P positives each query has, (Q,)."""
+        """Number of the P positives per query, (Q,)."""
         return self.positives.counts if self.is_whole else torch.bincount(self.owner, minlength=self.query.numel())
 
     def part(self, start: int, stop: int) -> Batch:

@@ -1,4 +1,4 @@
-"""The estimator that a person imports: fit, recommend, recommend_new, similar_items, evaluate, save, load."""
+"""The estimator to import: fit, recommend, recommend_new, similar_items, evaluate, save, load."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from topshelf.training.build import components, resolve
 
 
 class Recommender:
-    """Recommends the first K items, by any model and loss.
+    """Recommends the best K items, by any model and loss.
 
     >>> from topshelf import Recommender
     >>> recommender = Recommender(k=10, train={"epochs": 5}).fit("synthetic")
     >>> recommender.recommend([0, 1], k=3).columns
     ['user', 'rank', 'item', 'score']
 
-    ``model`` and ``loss`` are names, settings such as ``loss={"name": "slatk", "tau": 0.1}``, or classes and instances
-    of your own; a name may be ``"package.module:Class"``. An instance stands for its class and settings. ``more`` are
-    the other sections of the run's config, such as ``train={"epochs": 50}``; ``negatives`` and ``threshold`` may be
-    classes or instances too.
+    ``model`` and ``loss`` are names, settings such as ``loss={"name": "slatk", "tau": 0.1}``, or your own classes and
+    instances; a name may be ``"package.module:Class"``. Of an instance only the class and settings are used. ``more``
+    are the other sections of the run's config, such as ``train={"epochs": 50}``; ``negatives`` and ``threshold`` may
+    be classes or instances too.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Recommender:
         self._fitted: Fitted | None = None
         self._artifact: Artifact | None = None
         self._load: Callable[[], Fitted] | None = None
-        # Bad settings fail here, not after the data is read. A blend comes fitted, by load or of.
+        # Bad settings fail here, not after the data is read. A blend is always fitted: it comes from load or of.
         resolve(self._config(None), is_fitted=True)
 
     def fit(self, data: Any, *, out: str | Path | None = None, quiet: bool = True) -> Recommender:
         """Fit on a file, the name of a dataset, a polars or pandas frame, a SciPy or NumPy matrix, or a Split.
 
         The data is split into train, validation and test as the ``data`` section says. The final model learns from
-        train; with ``train={"refit": True}`` from validation too, with ``"all"`` from everything, once it is measured.
-        ``out`` keeps the run in a folder.
+        train; with ``train={"refit": True}`` also from validation, with ``"all"`` from everything, after the test
+        evaluation. ``out`` keeps the run in a folder.
         """
         if isinstance(data, str | Path):
             self._set(fit(self._config(str(data)), out=out, quiet=quiet))
@@ -72,11 +72,11 @@ class Recommender:
     def recommend(
         self, users: Sequence[Any] | None = None, k: int | None = None, *, filter_seen: bool = True
     ) -> pl.DataFrame:
-        """The best ``k`` items of each user (default: all users), one row per place.
+        """The best ``k`` items per user (default: all users), one row per place.
 
-        ``filter_seen`` leaves out all that the user has in the data, the test part and low ratings included. A user
-        with fewer than k items left gets a shorter list; one from whom the model has learned nothing gets the most
-        popular items, without scores.
+        ``filter_seen`` leaves out all items of the user in the data, also in the test part and with low ratings. A user
+        with fewer than k items left gets a shorter list; a user without training items gets the most popular items,
+        without scores.
         """
         artifact = self.artifact
         queries = QuerySet.known(len(artifact.users)) if users is None else QuerySet(rows=_rows(artifact.users, users))
@@ -91,17 +91,17 @@ class Recommender:
         *,
         filter_seen: bool = True,
     ) -> pl.DataFrame:
-        """The same table from what users did since training, also for users who are not in the data.
+        """The same table from new interactions, also for users who are not in the data.
 
         >>> recommender = Recommender(k=10, model="ease").fit("synthetic")
         >>> recommender.recommend_new({"anna": [3, 7], "ben": [12]}, k=2)["user"].to_list()
         ['anna', 'anna', 'ben', 'ben']
 
-        ``histories`` maps user ids to item ids: a user of the data keeps what they have there and gains the new items.
-        Of a sequence of such lists, all users are new and the positions are their names. Items that are not in the data
-        are skipped, with a warning. ``filter_seen`` leaves out what the user has; one who has nothing gets the most
-        popular items, without scores. Models that have a vector for each user of the training, such as MF, score known
-        users as before, list the popular items for new ones beside them, and refuse where all users are new.
+        ``histories`` maps user ids to item ids: a known user keeps the items in the data and gains the new ones. In a
+        sequence of such lists, all users are new and their positions are their names. Items that are not in the data
+        are skipped, with a warning. ``filter_seen`` leaves out the user's items; a user without any gets the most
+        popular items, without scores. Models with one vector per training user, such as MF, score known users as
+        before and give new users the most popular items; if all users are new, they raise an error.
         """
         artifact = self.artifact
         arrived = arrive(histories, artifact.taken, artifact.seen, artifact.users, artifact.items)
@@ -110,7 +110,7 @@ class Recommender:
         return self._table("user", arrived.users, torch.arange(len(arrived.users)), ranked)
 
     def _arrived_queries(self, arrived: Arrivals) -> QuerySet:
-        """Their histories, or their rows where the model cannot encode a history."""
+        """Their histories, or their rows if the model cannot encode a history."""
         model = self.artifact.model
         try:
             model.check_takes("history")
@@ -121,15 +121,15 @@ class Recommender:
         n_new = int((~arrived.is_known).sum())
         new = f"; {n_new:,} new users get the most popular items, without scores" if n_new else ""
         warnings.warn(
-            f"{type(model).__name__} cannot learn from new interactions without training: users of the data are scored "
-            f"as before, without what they have now{new}. topshelf models says which models can",
+            f"{type(model).__name__} cannot use new interactions without training: known users are scored as before, "
+            f"and their new items are only left out{new}. topshelf models says which models can",
             TopshelfWarning,
             stacklevel=3,
         )
         return QuerySet(rows=arrived.rows)
 
     def similar_items(self, items: Sequence[Any], k: int = 10) -> pl.DataFrame:
-        """The ``k`` items whose vectors point the same way as each of ``items``, itself left out."""
+        """The ``k`` items most similar to each of ``items``, by the cosine of their vectors; the item is left out."""
         rows = _rows(self.artifact.items, items)
         return self._table("item", self.artifact.items, rows, self.artifact.similar(rows, k))
 
@@ -143,7 +143,7 @@ class Recommender:
 
     @classmethod
     def load(cls, path: str | Path, *, allow: Collection[str] = ()) -> Recommender:
-        """The recommender that a run folder holds; ``allow`` as in :func:`topshelf.load`."""
+        """The recommender of a run folder; ``allow`` as in :func:`topshelf.load`."""
         artifact = Artifact.open(path, allow=allow)
         recommender = cls._configured(artifact.config)
         recommender._artifact, recommender._load = artifact, lambda: load(path)
@@ -151,7 +151,7 @@ class Recommender:
 
     @classmethod
     def of(cls, fitted: Fitted) -> Recommender:
-        """The recommender of a model that is fitted already."""
+        """The recommender of a fitted model."""
         recommender = cls._configured(fitted.config)
         recommender._set(fitted)
         return recommender
@@ -165,14 +165,14 @@ class Recommender:
 
     @property
     def fitted(self) -> Fitted:
-        """The config, data and model behind the recommendations; of a run folder they are loaded when first asked."""
+        """The config, data and model of the recommendations; loaded from a run folder on first use."""
         if self._fitted is None:
             self._fitted = self._checked(self._load)()
         return self._fitted
 
     @property
     def artifact(self) -> Artifact:
-        """What the lists are made with."""
+        """What recommendations are computed from."""
         if self._artifact is None:
             self._artifact = Artifact.of(self.fitted)
         return self._artifact
@@ -206,7 +206,7 @@ class Recommender:
 
 
 def _rows(ids: IdMap, wanted: Any) -> torch.Tensor:
-    """Dense indices of external ids; a single id stands for a list of one."""
+    """Dense indices of external ids; a single id is a list of one."""
     if isinstance(wanted, torch.Tensor | np.ndarray | np.generic):
         wanted = wanted.tolist()
     listed = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Iterable) else list(wanted)
@@ -218,7 +218,7 @@ def _dataset(data: Any, config: RunConfig) -> Dataset:
     settings = config.data
     if isinstance(data, Dataset | Split):
         if unused := settings.model_dump(exclude={"source"}, exclude_defaults=True):
-            raise ConfigError(f"data settings must be left out for data that are split already, got {unused}")
+            raise ConfigError(f"data settings must be left out for split data, got {unused}")
         return data if isinstance(data, Dataset) else Dataset("split", data)
     if not isinstance(data, Interactions):
         is_matrix = isinstance(data, np.ndarray) or hasattr(data, "tocsr")

@@ -1,6 +1,6 @@
 """Classes by name: those of the registries, and classes of other packages as ``"package.module:Class"``.
 
-What a class says of itself, as plain values, comes from its docstring and its constructor only.
+The description of a class, as plain values, comes from its docstring and its constructor only.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any, TypeVar
 from topshelf.errors import CheckpointError, ConfigError, one_of
 
 T = TypeVar("T")
-# What is searched when something is tuned: choices by the name of a run's setting ("loss.tau").
+# The values that tuning searches, by the name of a run's setting ("loss.tau").
 SearchSpace = dict[str, tuple[float | int | str, ...]]
 
-# The named parts of a docstring, in the order of house style.
+# The named parts of a docstring, in their order.
 LABELS = ("Shapes", "Settings", "Derivation", "Use when", "Cost", "Paper", "Relations")
-# Constructor arguments that the data decides, not the user.
+# Constructor arguments that depend on the data, not on the user.
 GIVEN = ("self", "n_queries", "n_items", "n_positives", "reduction")
-# A part begins on a line of its own, or after three spaces.
+# A part begins on a new line, or after three spaces.
 _BEGINNING = re.compile(rf"(?:^|\n| {{3}})(?=(?:{'|'.join(LABELS)}):\s)")
 _MARKUP = re.compile(r"``(.+?)``|:\w+:`~?(.+?)`")
 
 
 class Recorded:
-    """Base of what a run is made of: an instance remembers its constructor's arguments, so it can stand for a name."""
+    """Base of a run's components: an instance keeps its constructor's arguments, so it can replace a name."""
 
     def __new__(cls, *args: Any, **settings: Any) -> Any:
         instance = super().__new__(cls)
@@ -37,19 +37,19 @@ class Recorded:
 
 
 def lookup(setting: str, name: str, registry: Mapping[str, type[T]], base: type[T]) -> type[T]:
-    """The class that a setting names: one of the registry, or ``"package.module:Class"``, which is imported."""
+    """The class that a setting names: one in the registry, or ``"package.module:Class"``, which is imported."""
     if ":" not in name:
         if name not in registry and "." in name:
             raise ConfigError(
-                f"{setting} must be a name or 'package.module:Class', got {name!r}; the class is after a colon"
+                f"{setting} must be a name or 'package.module:Class', got {name!r}; put a colon before the class"
             )
         return registry[one_of(setting, name, registry)]
     module_name, _, path = name.partition(":")
     try:
         value: Any = importlib.import_module(module_name)
-    except Exception as error:  # whatever a stranger's module raises while it is imported
+    except Exception as error:  # an imported module may raise anything
         raise ConfigError(
-            f"{setting} names {name!r}, and {module_name} cannot be imported: {type(error).__name__}: {error}. Install "
+            f"{setting} is {name!r}, but {module_name} cannot be imported: {type(error).__name__}: {error}. Install "
             "it, or put its folder on PYTHONPATH"
         ) from error
     for part in path.split("."):
@@ -69,9 +69,9 @@ def allow(packages: Collection[str]) -> None:
 
 
 def check_allowed(names: Mapping[str, str], where: object) -> None:
-    """Refuse classes that a file names and that the caller neither imported nor allowed: importing runs their code.
+    """Refuse classes in a file that the caller has neither imported nor allowed: importing runs their code.
 
-    ``names`` are by setting. A package that is allowed allows its submodules too.
+    ``names`` are by setting. An allowed package includes its submodules.
     """
     for setting, name in names.items():
         module = name.partition(":")[0]
@@ -79,16 +79,16 @@ def check_allowed(names: Mapping[str, str], where: object) -> None:
         is_allowed = any(module == one or module.startswith(f"{one}.") for one in _ALLOWED)
         if ":" in name and module not in sys.modules and not is_allowed:
             raise CheckpointError(
-                f"{where} has {setting} = {name!r}, a class of another package. Nothing that a folder names is "
-                f"imported by itself. If you trust it: import {module} first, or allow its package (in "
-                f"Python allow=[{package!r}], on the command line --allow {package})"
+                f"{where} has {setting} = {name!r}, a class of another package, which is imported only if you allow "
+                f"it. If you trust it: import {module} first, or allow its package (in Python allow=[{package!r}], on "
+                f"the command line --allow {package})"
             )
 
 
 def named(value: Any, registry: Mapping[str, type[T]], base: type[T], setting: str) -> dict[str, Any]:
     """A component as its name and settings, from a name, a mapping, a class, or an instance.
 
-    An instance stands for its class and the arguments of its constructor; what it has learned is not kept.
+    An instance gives its class and constructor arguments; learned values are not kept.
     """
     if isinstance(value, str):
         return {"name": value}
@@ -109,18 +109,18 @@ def named(value: Any, registry: Mapping[str, type[T]], base: type[T], setting: s
 
 
 def row(name: str, form: str, cls: type[Any], documented: object) -> dict[str, Any]:
-    """A registered class as plain values; ``documented`` has its documentation."""
+    """A registered class as plain values; ``documented`` has its docstring."""
     text = documentation(documented)
-    told = {label: plain(words) for paragraph in paragraphs(text) for label, words in parts(paragraph) if label}
+    labelled = {label: plain(words) for paragraph in paragraphs(text) for label, words in parts(paragraph) if label}
     return {
         "name": name,
         "form": form,
         "summary": plain(summary(text)),
-        "use_when": told.get("Use when", ""),
-        "cost": told.get("Cost", ""),
-        "paper": told.get("Paper", ""),
-        "relations": told.get("Relations", ""),
-        "about_settings": told.get("Settings", ""),
+        "use_when": labelled.get("Use when", ""),
+        "cost": labelled.get("Cost", ""),
+        "paper": labelled.get("Paper", ""),
+        "relations": labelled.get("Relations", ""),
+        "about_settings": labelled.get("Settings", ""),
         "settings": settings(cls),
         "ranges": dict(cls.ranges),
     }
@@ -142,13 +142,13 @@ def paragraphs(text: str) -> list[str]:
 
 def parts(paragraph: str) -> list[tuple[str, str]]:
     """The named parts of a paragraph, (label, text on one line); the label is empty for text before the first."""
-    found = []
+    labelled = []
     for text in _BEGINNING.split(paragraph):
         words = " ".join(text.split())
         label, _, rest = words.partition(": ")
         if words:
-            found.append((label, rest) if label in LABELS else ("", words))
-    return found
+            labelled.append((label, rest) if label in LABELS else ("", words))
+    return labelled
 
 
 def settings(cls: type[Any]) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def settings(cls: type[Any]) -> dict[str, Any]:
 
 def plain(text: str) -> str:
     """A line of reStructuredText without its markup, for a terminal."""
-    return _MARKUP.sub(lambda found: found[1] or found[2], text)
+    return _MARKUP.sub(lambda match: match[1] or match[2], text)
 
 
 def first_sentence(text: str) -> str:

@@ -5,10 +5,10 @@ live in a table of the loss (:class:`topshelf.losses.SLatK`). No gradient flows 
 
 Relations: ``exact`` is the definition (paper eq. 3.1). ``sampled`` is the paper's Monte Carlo estimate with the
 negative-sampling trick; it is never above the exact threshold, and far below it where the top K holds negatives of
-which few were drawn (docs/losses/slatk.md). ``weighted`` is the trick with every drawn negative counted as often as
-there are negatives for it; about centred. ``iid`` is Monte Carlo without the
-trick, about centred but coarse when K/|I| < 1/N. ``regression`` descends the quantile loss (paper appendix C.3).
-``incremental`` follows the quantile at every step.
+which few were drawn (docs/losses/slatk.md). ``weighted`` is the trick with every drawn negative counted as the many
+that it stands for; about unbiased. ``iid`` is Monte Carlo without the trick, about unbiased but coarse when
+K/|I| < 1/N. ``regression`` descends the quantile loss (paper appendix C.3). ``incremental`` follows the quantile at
+every step.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def weighted_thresholds(
     n_drawn: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    r"""The best score at which positives, and negatives weighted by their share in the sample, number K.
+    r"""The highest score at which positives, and negatives weighted by their share in the sample, reach K.
 
     .. math:: \hat\beta = \max\{s : |\{i \in P : s_i \ge s\}| + \tfrac{|N|}{n}\,|\{j \in \hat N : s_j \ge s\}| \ge K\}
 
     Shapes: positive_scores (P,); negative_scores (Q, N), a uniform sample of each query's negatives without repeats;
-        owner (P,); n_negatives, how many negatives each query really has (Q,); n_drawn, how many were drawn where
+        owner (P,); n_negatives, the number of negatives per query (Q,); n_drawn, how many were drawn where
         ``negative_scores`` holds only the best of them (Q,); mask (Q, N), True where a negative does not count;
-        returns (Q,). A query whose scores do not number K gets its lowest one.
+        returns (Q,). A query with scores for fewer than K gets its lowest one.
     Relations: with all negatives drawn the exact threshold; with ``n_negatives`` = ``n_drawn`` the paper's
         ``sampled_thresholds``, which it is never below.
     """
@@ -134,8 +134,8 @@ def incremental_step(
     over the whole catalogue instead where a step scores it anyway (:func:`counted_step`).
 
     Shapes: threshold (Q,); positive_scores (P,); negative_scores (Q, N), a uniform sample of each query's negatives;
-        owner (P,); n_negatives, how many negatives each query really has (Q,); mask (Q, N), True where a negative
-        does not count; returns (Q,).
+        owner (P,); n_negatives, the number of negatives per query (Q,); mask (Q, N), True where a negative does not
+        count; returns (Q,).
     Cost: O(P + QN) additions; no sort.
     """
     counted = torch.ones_like(negative_scores) if mask is None else (~mask).to(negative_scores.dtype)
@@ -159,15 +159,15 @@ def counted_step(
     each: Tensor | float = 1.0,
     rate: float = 0.5,
 ) -> Tensor:
-    """:func:`incremental_step` from counts that somebody made already, over a sample or over the whole catalogue.
+    """:func:`incremental_step` from given counts, over a sample or over the whole catalogue.
 
     Shapes: threshold (Q,); count and excess (Q,), how many items are above the threshold and by how much in all;
         spread (Q,) or a number, a guess of the mean excess; each (Q,) or a number, how many negatives one counted
         negative stands for; returns (Q,).
     """
     positive("rate", rate)
-    # One counted item's worth of the guess steadies the scale where few scores, or none, are above the level; half
-    # an item keeps the logarithm finite; three scales bound a step from a poor first guess.
+    # The guess, weighted as one item, stabilises the scale where few or no scores are above the level; half an item
+    # keeps the logarithm finite; three scales bound a step from a poor first guess.
     scale = (excess + each * spread) / (count + each)
     step = torch.log((count + 0.5 * each) / (k + 0.5 * each)).clamp_(-3, 3)
     return threshold + rate * scale * step

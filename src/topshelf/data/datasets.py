@@ -148,7 +148,7 @@ class Dataset:
 
 
 def whole(name: str, data: Interactions, below: Interactions | None = None) -> Dataset:
-    """Interactions that nobody has split yet, and what was rated too low to be one of them."""
+    """Interactions before the split, and those rated too low to count."""
     nothing = data.none()
     return Dataset(name, Split(data, nothing, nothing, WHOLE, below=below or nothing), notes=data.notes.lines())
 

@@ -1,4 +1,4 @@
-"""What a loss does to a model on somebody's data: the paper's analyses, as numbers, plots and advice."""
+"""How a loss behaves on your data: the paper's analyses, as numbers, plots and advice."""
 
 from topshelf.diagnose.advice import Advice, advise
 from topshelf.diagnose.files import write

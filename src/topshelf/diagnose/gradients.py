@@ -2,9 +2,9 @@ r"""How evenly a loss spreads its gradient (the paper's figure 1c).
 
 The *instance* is a positive (u, i): the paper's losses are sums over them. Its gradient is that of its own term of the
 loss with respect to the user's vector, :math:`\nabla_u L(u, i)` (the paper's appendix on gradients), over the whole
-catalogue, nothing sampled. With cosine scores the part along the vector itself is taken off: it would change a length
-that no score depends on. Two other readings of "instance" are measured beside it: the *user*, whose gradient is the sum
-over their positives, and the *pair* (u, i, j), whose gradient is :math:`|\partial L(u, i) / \partial s_{uj}|`.
+catalogue, nothing sampled. With cosine scores the part along the vector itself is removed: it would change only the
+length, which no score depends on. Two other readings of "instance" are measured too: the *user*, with the sum of the
+gradients of its positives, and the *pair* (u, i, j), with :math:`|\partial L(u, i) / \partial s_{uj}|`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _LOWEST, _HIGHEST, _PER_DECADE = -38, 12, 50
 
 @dataclass(frozen=True)
 class Concentration:
-    """How much of the total the largest instances hold."""
+    """The share of the total in the largest instances."""
 
     n: int
-    top: dict[str, float]  # "5%": share of the total held by the largest 5% of instances
-    curve: list[float]  # cumulative share held by the largest 0%, ..., 100%, in equal steps
+    top: dict[str, float]  # "5%": share of the total in the largest 5% of instances
+    curve: list[float]  # cumulative share of the largest 0%, ..., 100%, in equal steps
     log10_edges: list[float]
     log10_shares: list[float]  # share of instances by the log10 of their size, bins of a tenth of a decade
     zero_share: float
@@ -45,11 +45,11 @@ class Concentration:
 
 @dataclass(frozen=True)
 class Gradients:
-    """One loss at one state."""
+    """The gradients of one loss in one state."""
 
     label: str
     epochs: str
-    is_coupled: bool  # the loss ties the positives of a batch together: a term's gradient is then the batch's
+    is_coupled: bool  # the positives of a batch depend on each other: a term's gradient is then the batch's
     by_positive: Concentration
     by_user: Concentration
     by_pair: Concentration
@@ -65,7 +65,7 @@ def concentration(sizes: np.ndarray) -> Concentration:
 
 
 def binned_concentration(counts: np.ndarray, sums: np.ndarray) -> Concentration:
-    """The same from bins of like sizes, in ascending order: how many there are in each and their sum."""
+    """The same from bins of similar sizes, in ascending order: the count and the sum per bin."""
     counts, sums = (np.asarray(x, dtype=np.float64)[::-1] for x in (counts, sums))
     filled = counts > 0
     counts, sums = counts[filled], sums[filled]
@@ -154,7 +154,7 @@ def gradients(
     epochs: str = "",
     effective_n: int | None = None,
 ) -> Gradients:
-    """The gradients of the sample's positives under ``loss``, whose state is used and not moved.
+    """The gradients of the sample's positives under ``loss``; its state is used and not changed.
 
     Shapes: queries (n_queries, d); items (I, d). ``effective_n`` scales the sum over negatives as the run does.
     """
@@ -174,7 +174,7 @@ def gradients(
 
 
 def has_unit_rows(vectors: Tensor) -> bool:
-    """Whether scores are cosines: every vector has length one."""
+    """Whether every vector has length one, so that scores are cosines."""
     return bool((vectors.norm(dim=1) - 1).abs().max() < 1e-3)
 
 
@@ -191,21 +191,21 @@ class Part(NamedTuple):
 def _instances(loss: Loss, queries: Tensor, items: Tensor, sample: Sample, log_q: float) -> Iterator[Part]:
     for start, stop in sample.blocks(_CELLS):
         part = sample.part(start, stop)
-        one_by_one = _in_turns if loss.scope == "query" else _rows_of_their_own
-        for found in one_by_one(loss, queries[part.rows].detach(), items, part, log_q):
-            yield found._replace(owner=found.owner + start)
+        split = _by_turns if loss.scope == "query" else _by_rows
+        for instances in split(loss, queries[part.rows].detach(), items, part, log_q):
+            yield instances._replace(owner=instances.owner + start)
 
 
-def _rows_of_their_own(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: float) -> Iterator[Part]:
-    """Every positive with a row of its own: one backward pass then gives every instance its own gradient."""
+def _by_rows(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: float) -> Iterator[Part]:
+    """One row per positive: a single backward pass gives the gradient of every instance."""
     owner = part.owner
     query = vectors[owner].requires_grad_()
     values, negative, mask = _losses(loss, query, items, part, owner, None, log_q)
     yield Part(owner, query.detach(), *_gradient(values.sum(), query, negative), mask)
 
 
-def _in_turns(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: float) -> Iterator[Part]:
-    """A loss that takes a user's positives in one row only: a backward pass for everybody's first, and so on."""
+def _by_turns(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: float) -> Iterator[Part]:
+    """For a loss that needs one row per user: a backward pass for the first positives of all users, and so on."""
     owner, place, query = part.owner, part.place, vectors.clone().requires_grad_()
     rows = torch.arange(query.size(0), device=owner.device)
     values, negative, mask = _losses(loss, query, items, part, rows, owner, log_q)
@@ -220,7 +220,7 @@ def _in_turns(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: f
 def _losses(
     loss: Loss, query: Tensor, items: Tensor, part: Sample, rows: Tensor, owner: Tensor | None, log_q: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The losses (P,), the scores of all items (Q, I), and which of them are positives; ``rows (Q,)`` says whose."""
+    """The losses (P,), the scores of all items (Q, I), and which are positives; ``rows (Q,)``: the user of each row."""
     item = part.positives.indices
     negative = query @ items.T
     mask = torch.zeros(negative.shape, dtype=torch.bool, device=negative.device)

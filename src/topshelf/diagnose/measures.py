@@ -18,13 +18,13 @@ from topshelf.training.thresholding import drawn_thresholds
 
 LOW, HIGH = 0.05, 0.95  # a weight outside is saturated: its slope is under a fifth of the steepest
 SMALL_LAMBDA = 0.005  # the paper's "nearly vanishes"
-# What the estimators that draw are called.
+# Labels of the estimators that draw.
 ESTIMATES = {
     "sampled": "sampled (with the trick)",
     "iid": "iid (without it)",
     "weighted": "weighted (with it, counted)",
 }
-_DRAW_BLOCK = 16  # users who share a draw: fewer than in training, so that the mean error is not that of one draw
+_DRAW_BLOCK = 16  # users that share a draw: fewer than in training, so that the mean error averages over draws
 _DENSITY_SAMPLE = 20_000
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -34,7 +34,7 @@ class Estimate:
     """Thresholds by one estimator, against the exact ones of the same users."""
 
     name: str
-    n: int | None  # items drawn, where some are
+    n: int | None  # items drawn; None if none are
     exact: np.ndarray  # (U,)
     estimate: np.ndarray  # (U,)
     weight_shift: float | None = None  # mean change of w by the error; None for a loss without weights
@@ -74,7 +74,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights w that SL@K gives to the sample's positives, thresholds being exact."""
+    """The weights w of SL@K for the sample's positives, with exact thresholds."""
 
     tau_weight: float
     distance: np.ndarray  # (P,), s - beta
@@ -106,14 +106,14 @@ class Weights:
 
 @dataclass(frozen=True)
 class Bound:
-    """How theorem 3.2 stands after an epoch: shares of users by their hits, and the gap of the bound."""
+    """Theorem 3.2 after an epoch: shares of users by their hits, and the gap of the bound."""
 
     epoch: int
     no_hit: float
     one_hit: float
     more_hits: float
-    holds: float | None  # share of users with a hit for whom -log DCG@K <= SL@K
-    broken: int  # users with H > 1 for whom it does not: the theorem says none
+    holds: float | None  # share of users with a hit and -log DCG@K <= SL@K
+    broken: int  # users with H > 1 that violate it: by the theorem, none
     gap: dict[str, float] | None  # SL@K + log DCG@K of users with H > 1
 
     def to_json(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def quantiles(values: np.ndarray) -> dict[str, float]:
 
 @torch.no_grad()
 def exact(queries: Tensor, items: Tensor, sample: Sample, k: int) -> Tensor:
-    """The K-th best score of each of the sample's users, (U,)."""
+    """The K-th best score per user of the sample, (U,)."""
     parts = [scores.topk(k, dim=1).values[:, -1] for _, scores in sample.scored(queries, items)]
     return torch.cat(parts)
 
@@ -142,12 +142,12 @@ def estimates(
         name: drawn_thresholds(name, mine, items, sample.positives, k, n, generator, block=_DRAW_BLOCK)
         for name in ESTIMATES
     }
-    return [Estimate(ESTIMATES[name], n, truth, found.cpu().numpy()) for name, found in drawn.items()]
+    return [Estimate(ESTIMATES[name], n, truth, values.cpu().numpy()) for name, values in drawn.items()]
 
 
 @torch.no_grad()
 def scores(queries: Tensor, items: Tensor, sample: Sample, k: int, generator: torch.Generator) -> Scores:
-    """Scores to draw densities of; at most some thousands of each kind."""
+    """Scores for density plots; at most some thousands of each kind."""
     mine, owner = queries[sample.rows], sample.owner
     positive = (mine[owner] * items[sample.positives.indices]).sum(1)
     each = max(1, min(200, _DENSITY_SAMPLE // sample.rows.numel()))
@@ -171,7 +171,7 @@ def weights_of(distance: np.ndarray, tau_weight: float) -> np.ndarray:
 
 
 def weight_shift(estimate: Estimate, distance_of: Callable[[np.ndarray], np.ndarray], tau_weight: float) -> float:
-    """How much the estimator's error moves the weights of positives, on average."""
+    """Mean change of the weights of positives by the estimator's error."""
     right, wrong = (weights_of(distance_of(values), tau_weight) for values in (estimate.exact, estimate.estimate))
     return float(np.abs(right - wrong).mean())
 
@@ -207,7 +207,7 @@ def _hits_and_losses(
     table: Tensor, owner: Tensor, item: Tensor, k: int, tau: float, tau_weight: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Hits, DCG@K and SL@K of each row of scores (B, I), whose positives are (owner, item)."""
-    best = table.topk(min(k + 1, table.size(1)), dim=1).values  # one more, to notice ties at the end of the list
+    best = table.topk(min(k + 1, table.size(1)), dim=1).values  # one more, to detect ties at the end of the list
     positive = table[owner, item]
     rank = (best[owner] >= positive.unsqueeze(1)).sum(1)  # right up to K, else more than K
     is_hit = (rank <= k).to(table.dtype)
@@ -224,20 +224,20 @@ def _hits_and_losses(
 
 
 def lambda_table(first: np.ndarray, second: np.ndarray, k: int) -> np.ndarray:
-    """The weights that LambdaLoss@K gives to pairs of places, which broadcast; NaN where the two are one place."""
+    """The weights of LambdaLoss@K for pairs of places, which broadcast; NaN where both are the same place."""
     weights = lambda_weights(torch.from_numpy(first).double(), torch.from_numpy(second).double(), k=k).numpy()
     return np.where(first == second, np.nan, weights)
 
 
 def small_lambda_share(n_items: int, k: int) -> float:
-    """Share of all pairs of different places whose lambda weight is under 0.005."""
+    """Share of all pairs of different places with a lambda weight below 0.005."""
     if n_items < 2:
         return 0.0
     large = 0
     for apart in range(1, n_items):
         last = np.arange(apart + 1, n_items + 1)
-        found = int((lambda_table(last, last - apart, k) >= SMALL_LAMBDA).sum())
-        if not found:
-            break  # weights fall with the distance
-        large += 2 * found
+        count = int((lambda_table(last, last - apart, k) >= SMALL_LAMBDA).sum())
+        if not count:
+            break  # weights decrease with the distance
+        large += 2 * count
     return 1 - large / (n_items * (n_items - 1))

@@ -1,4 +1,4 @@
-"""Diagnose a run or a config: train the losses to compare, look at their states, and collect what is seen."""
+"""Diagnose a run or a config: train the losses to compare, measure them, and collect the results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMPARED = ("softmax", "slatk")
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was seen. ``to_json`` leaves the raw values of single users out."""
+    """The results. ``to_json`` leaves out the raw values per user."""
 
     target: str
     label: str  # the loss that is diagnosed
@@ -45,26 +45,26 @@ class Diagnosis:
     k: int
     epochs: int
     seed: int
-    state: str  # which state of the model thresholds, scores, weights and hits were taken at
+    state: str  # the state of the model that thresholds, scores, weights and hits are of
     estimator: str
     effective_n: int | None
     is_cosine: bool
     two_positives: float  # share of users with two or more training positives
     gradients: list[Gradients]
     estimates: list[Estimate]
-    held: Estimate | None  # what the loss's own buffer holds
+    held: Estimate | None  # the thresholds in the loss's own buffer
     scores: Scores
     weights: Weights | None
     bound: Bound
-    bounds: dict[str, list[Bound]]  # by loss, after every epoch of the training made here
-    mean_thresholds: dict[str, float]  # by loss, after it
+    bounds: dict[str, list[Bound]]  # by loss, after every epoch of the training for this diagnosis
+    mean_thresholds: dict[str, float]  # by loss, after that training
     timings: list[Timing]
     small_lambda: float
     failed: dict[str, str] = field(default_factory=dict)
 
     @property
     def own_gradients(self) -> Gradients | None:
-        return next((found for found in self.gradients if found.label == self.label), None)
+        return next((one for one in self.gradients if one.label == self.label), None)
 
     @property
     def advice(self) -> list[Advice]:
@@ -87,11 +87,11 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be looked at, checked: making it finds every mistake that can be found before hours of training."""
+    """A checked plan: its construction reports every mistake that is detectable before hours of training."""
 
     name: str
     dataset: Dataset
-    kept: Model | None  # of a run folder; a config has yet to be trained
+    kept: Model | None  # of a run folder; None for a config
     entries: list[tuple[str, RunConfig]]  # the loss to diagnose, then those to compare it with
     positives: Ragged
     sample: Sample
@@ -106,7 +106,7 @@ class Plan:
         return int(self.config.loss.settings.get("k", self.config.k))
 
     def run(self, say: Callable[[str], None] = lambda _: None) -> Diagnosis:
-        """Train, look, and collect; ``say`` is told what is being done."""
+        """Train, measure, and collect; ``say`` gets progress messages."""
         made, failed = self._train(say)
         own = made[0]
         state = own if self.kept is None else self._kept_state(self.kept)
@@ -157,7 +157,7 @@ class Plan:
         }
 
     def _train(self, say: Callable[[str], None]) -> tuple[list[State], dict[str, str]]:
-        """The states of all losses; one that cannot be trained is left out and said, unless it is the one diagnosed."""
+        """The states of all losses. A loss that fails is left out with a message, except the diagnosed one."""
         made: list[State] = []
         failed: dict[str, str] = {}
         for place, (label, config) in enumerate(self.entries):
@@ -180,14 +180,15 @@ class Plan:
 
     def _thresholds(self, loss: Loss, vectors: tuple[Tensor, Tensor]) -> tuple[list[Estimate], Weights | None]:
         config, generator = self.config, stream(self.config.seed, _DRAWS, 0)
-        found = measures.estimates(*vectors, self.sample, self.k, config.threshold.n, generator)
+        estimates = measures.estimates(*vectors, self.sample, self.k, config.threshold.n, generator)
         tau_weight = _tau_weight(loss)
         if tau_weight is None:
-            return found, None
+            return estimates, None
         distance_of = partial(measures.distances, *vectors, self.sample)
-        found = [replace(one, weight_shift=measures.weight_shift(one, distance_of, tau_weight)) for one in found]
-        distance = distance_of(found[0].exact)
-        return found, Weights(tau_weight, distance, measures.weights_of(distance, tau_weight))
+        shifts = [measures.weight_shift(one, distance_of, tau_weight) for one in estimates]
+        estimates = [replace(one, weight_shift=shift) for one, shift in zip(estimates, shifts, strict=True)]
+        distance = distance_of(estimates[0].exact)
+        return estimates, Weights(tau_weight, distance, measures.weights_of(distance, tau_weight))
 
 
 def diagnose(
@@ -199,12 +200,12 @@ def diagnose(
     seed: int | None = None,
     dataset: Dataset | None = None,
 ) -> Diagnosis:
-    """See what the loss of a run folder, a TOML file or a config does, beside other losses.
+    """Measure the loss of a run folder, a TOML file or a config, and compare it with other losses.
 
-    Every loss of ``losses`` (names, or TOML files with settings of their own; default: the run's, softmax and SL@K) is
+    Every loss of ``losses`` (names, or TOML files with their own settings; default: the run's, softmax and SL@K) is
     trained for ``epochs`` from the same initial values. Gradients, the bound over epochs, the loss's own thresholds and
-    times come from that training. Thresholds, scores, weights and hits are those of the kept model of a run folder, and
-    of the model trained here for a config. ``users`` of them are looked at.
+    times are of that training. Thresholds, scores, weights and hits are of the kept model of a run folder, or of the
+    newly trained model of a config. ``users`` is the size of the sample.
     """
     return plan(target, losses=losses, users=users, epochs=epochs, seed=seed, dataset=dataset).run()
 
@@ -218,7 +219,7 @@ def plan(
     seed: int | None = None,
     dataset: Dataset | None = None,
 ) -> Plan:
-    """The plan of :func:`diagnose`, which takes the same arguments."""
+    """The plan of :func:`diagnose`, with the same arguments."""
     at_least("users", users, 1)
     at_least("epochs", epochs, 1)
     name, config, kept, dataset = _opened(target, dataset)
@@ -265,7 +266,7 @@ def _gradients(state: State, sample: Sample, epochs: str) -> Gradients:
 
 
 def _with_thresholds(state: State, sample: Sample, k: int) -> State:
-    """A kept model comes without its loss's state; its thresholds are then the exact ones."""
+    """A kept model has no loss state; use the exact thresholds."""
     if state.loss.keeps_thresholds:
         exact = measures.exact(*state.vectors(), sample, k)
         state.loss.threshold[sample.rows] = exact.to(state.loss.threshold.dtype)
@@ -273,7 +274,7 @@ def _with_thresholds(state: State, sample: Sample, k: int) -> State:
 
 
 def _tau_weight(loss: Loss) -> float | None:
-    """The temperature of a loss whose weights are sigmoids about thresholds, else None."""
+    """The temperature of a loss with sigmoid weights around thresholds, else None."""
     if not loss.keeps_thresholds or getattr(loss, "weight", "sigmoid") != "sigmoid":
         return None
     value = getattr(loss, "tau_weight", None)
@@ -281,20 +282,20 @@ def _tau_weight(loss: Loss) -> float | None:
 
 
 def _held(state: State, sample: Sample) -> Estimate | None:
-    """The thresholds in the loss's buffer against the exact ones of the model trained here."""
+    """The thresholds in the loss's buffer against the exact ones of the newly trained model."""
     loss = state.loss
     buffer, tau_weight = getattr(loss, "threshold", None), _tau_weight(loss)
     if not isinstance(buffer, Tensor) or buffer.shape != (state.model.n_queries,):
         return None
     queries, items = state.vectors()
     exact = measures.exact(queries, items, sample, getattr(loss, "k", state.config.k)).cpu().numpy()
-    found = Estimate(
+    estimate = Estimate(
         f"the loss's own, after {state.config.train.epochs} epochs",
         None,
         exact,
         buffer.detach()[sample.rows].float().cpu().numpy(),
     )
     if tau_weight is None:
-        return found
-    shift = measures.weight_shift(found, partial(measures.distances, queries, items, sample), tau_weight)
-    return replace(found, weight_shift=shift)
+        return estimate
+    shift = measures.weight_shift(estimate, partial(measures.distances, queries, items, sample), tau_weight)
+    return replace(estimate, weight_shift=shift)

@@ -1,4 +1,4 @@
-"""The users that are looked at, and blocks of them that fit in memory."""
+"""The sample of users, and blocks of them that fit in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from topshelf.ragged import Ragged
 
-# A measure goes through positives x items cells; 5e8 of them are some seconds a loss.
+# A measurement visits positives x items cells; 5e8 of them take some seconds per loss.
 MOST_CELLS = 500_000_000
 LEAST_USERS = 50
 _BLOCK_CELLS = 2**22  # scores of one block
@@ -24,11 +24,11 @@ class Sample:
     positives: Ragged  # U lists
     begin: Tensor  # (U,), where each user's positives begin among all training positives
     n_items: int
-    n_eligible: int  # users with at least one positive and one negative, of whom the sample is drawn
+    n_eligible: int  # users with at least one positive and one negative, from whom the sample is drawn
 
     @classmethod
     def draw(cls, positives: Ragged, n_items: int, n_users: int, generator: torch.Generator) -> Sample:
-        """At most ``n_users`` of the users who have something to rank, fewer where the catalogue is large."""
+        """At most ``n_users`` of the users with positives and negatives; fewer for large catalogues."""
         counts = positives.counts.cpu()
         eligible = ((counts > 0) & (counts < n_items)).nonzero().squeeze(1)
         chosen = eligible[torch.randperm(eligible.numel(), generator=generator)[:n_users]]
@@ -57,7 +57,7 @@ class Sample:
         return Sample(self.rows[start:stop], lists, self.begin[start:stop], self.n_items, self.n_eligible)
 
     def blocks(self, cells: int) -> Iterator[tuple[int, int]]:
-        """Ranges of whole users of at most so many positives x items, or of one user."""
+        """Ranges of whole users with at most ``cells`` positives x items, or of one user."""
         load = self.positives.indptr.tolist()
         start = 0
         for stop in range(1, len(load)):

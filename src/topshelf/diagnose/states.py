@@ -1,4 +1,4 @@
-"""States to look at: each loss trained for the same epochs from the same initial values; and what a step costs."""
+"""States to measure: each loss trained for the same epochs from the same initial values; and the time per step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROUNDS = 5
 
 @dataclass
 class State:
-    """A model, the loss that trained it, and how theorem 3.2 stood after each epoch."""
+    """A model, the loss that trained it, and the bound of theorem 3.2 after each epoch."""
 
     label: str
     config: RunConfig
@@ -42,8 +42,7 @@ class State:
     def vectors(self) -> tuple[Tensor, Tensor]:
         """The vectors of queries and items, detached."""
         with torch.no_grad():
-            everybody = QuerySet.known(self.model.n_queries, self.config.train.device)
-            queries, items = self.model.encode(everybody)
+            queries, items = self.model.encode(QuerySet.known(self.model.n_queries, self.config.train.device))
         assert isinstance(queries, Tensor)
         return queries.detach(), items.detach()
 
@@ -54,7 +53,7 @@ class State:
 
 @dataclass(frozen=True)
 class Timing:
-    """The best time of a step of one loss, with the batch it was taken on."""
+    """The best time per step of one loss, and the size of its batch."""
 
     label: str
     seconds: float
@@ -67,13 +66,13 @@ class Timing:
 
 
 def entry(text: str, base: RunConfig) -> tuple[str, RunConfig]:
-    """A label and the config of a loss to compare: its name, or a TOML file with settings of its own.
+    """A label and the config of a loss to compare: its name, or a TOML file with its own settings.
 
     By name a loss gets the settings shipped for it on this data, else its general ones; data, K, seed and the model's
-    size are those of ``base``, whose own loss stays as it is.
+    size are those of ``base``. The loss of ``base`` itself keeps its settings.
     """
     common: dict[str, Any] = {"seed": base.seed, "k": base.k, "data": base.data.model_dump()}
-    # The score is left to the loss: cosine suits some, dot products others.
+    # The loss decides the score: cosine for some, dot products for others.
     model = {key: value for key, value in base.model.settings.items() if key != "score"}
     common["model"] = {"name": base.model.name, **model}
     if text.endswith(".toml"):
@@ -86,7 +85,7 @@ def entry(text: str, base: RunConfig) -> tuple[str, RunConfig]:
 
 
 def short(config: RunConfig, epochs: int) -> RunConfig:
-    """The config with as many epochs, all of them trained."""
+    """The config with this number of epochs, without early stopping and refit."""
     train = config.train.model_copy(update={"epochs": epochs, "patience": 0, "refit": False})
     return config.model_copy(update={"train": train})
 
@@ -108,7 +107,7 @@ class _Watch:
 
 
 def trained(label: str, config: RunConfig, positives: Ragged, n_items: int, sample: Sample, k: int) -> State:
-    """The state that a loss reaches in the config's epochs; the bound is that of ``k``."""
+    """The state after training for the config's epochs; the bound is for ``k``."""
     model = build_model(config, len(positives), n_items).to(config.train.device)
     trainer = build_trainer(config, model, Context(positives, n_items))
     objective = trainer.objective
@@ -123,12 +122,12 @@ def trained(label: str, config: RunConfig, positives: Ragged, n_items: int, samp
     watch.bounds.append(measure(0))
     trainer.run(watch)
     state.bounds = watch.bounds
-    objective.loss.begin_epoch(1)  # what is timed is a step that moves the model
+    objective.loss.begin_epoch(1)  # time a step that updates the model
     return state
 
 
 def bound_settings(config: RunConfig) -> dict[str, float]:
-    """The temperatures of the SL@K that bounds: the loss's own where it has both, else SL@K's general ones."""
+    """The temperatures of the SL@K in the bound: the loss's own if it has both, else SL@K's defaults."""
     settings: Mapping[str, Any] = config.loss.settings
     if "tau_weight" in settings and "tau" in settings:
         return {"tau": float(settings["tau"]), "tau_weight": float(settings["tau_weight"])}
@@ -136,7 +135,7 @@ def bound_settings(config: RunConfig) -> dict[str, float]:
 
 
 def times(states: Sequence[State], positives: Ragged, n_items: int, seed: int) -> list[Timing]:
-    """Forward and backward pass of a step on one batch for all losses: in turns, the best of some rounds."""
+    """Time of a forward and backward pass per loss, on one batch; losses alternate, the best of several rounds."""
     mean = max(1.0, float(positives.counts.float().mean()))
     size = max(1, min(states[0].config.train.batch_size, round(_TIMED_POSITIVES / mean)))
     batch = next(Batches(positives, n_items, order="query", size=size).epoch(stream(seed, 0, 1)))
@@ -150,12 +149,12 @@ def times(states: Sequence[State], positives: Ragged, n_items: int, seed: int) -
             state.model.zero_grad(set_to_none=True)
             state.loss.zero_grad(set_to_none=True)
     return [
-        Timing(state.label, seconds, batch.item.numel(), batch.query.numel(), _negatives(state.config))
+        Timing(state.label, seconds, batch.item.numel(), batch.query.numel(), _negatives_label(state.config))
         for state, seconds in zip(states, best, strict=True)
     ]
 
 
-def _negatives(config: RunConfig) -> str:
+def _negatives_label(config: RunConfig) -> str:
     kind, n = config.negatives.kind, config.negatives.n
     return kind if n is None else f"{n} {kind}"
 

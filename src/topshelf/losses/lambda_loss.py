@@ -25,12 +25,12 @@ from topshelf.losses.base import (
 )
 from topshelf.losses.ranks import ranks
 
-Form = Literal["paper", "released"]
-FORMS = ("paper", "released")
+LambdaForm = Literal["paper", "released"]
+LAMBDA_FORMS = ("paper", "released")
 SAMPLED = Defaults(score="dot", negatives="per_query")  # of the -S forms
 
 
-def lambda_weights(rank_i: Tensor, rank_j: Tensor, *, k: int | None = None, form: Form = "paper") -> Tensor:
+def lambda_weights(rank_i: Tensor, rank_j: Tensor, *, k: int | None = None, form: LambdaForm = "paper") -> Tensor:
     r"""Weights μ of LambdaLoss@K over pairs of ranks, which broadcast; without ``k`` those of LambdaLoss, η.
 
     .. math:: \eta = \frac{1}{\log_2(\delta + 1)} - \frac{1}{\log_2(\delta + 2)}, \quad
@@ -110,7 +110,7 @@ def lambdaloss_loss(
     owner: Tensor | None = None,
     *,
     n_items: int | None = None,
-    form: Form = "paper",
+    form: LambdaForm = "paper",
     query: Tensor | None = None,
     mask: Tensor | None = None,
     log_q: Tensor | None = None,
@@ -138,7 +138,7 @@ def lambdaloss_at_k_loss(
     *,
     n_items: int | None = None,
     k: int,
-    form: Form = "paper",
+    form: LambdaForm = "paper",
     query: Tensor | None = None,
     mask: Tensor | None = None,
     log_q: Tensor | None = None,
@@ -180,9 +180,9 @@ class LambdaLoss(LambdaRank):
 
     formula: ClassVar[Callable[..., Tensor]] = staticmethod(lambdaloss_loss)
 
-    def __init__(self, *, form: Form = "paper", reduction: Reduction = "mean") -> None:
+    def __init__(self, *, form: LambdaForm = "paper", reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
-        self.form: Form = one_of("form", form, FORMS)
+        self.form: LambdaForm = one_of("form", form, LAMBDA_FORMS)
 
 
 class LambdaLossAtK(LambdaLoss):
@@ -190,7 +190,7 @@ class LambdaLossAtK(LambdaLoss):
 
     formula = staticmethod(lambdaloss_at_k_loss)
 
-    def __init__(self, k: int = 20, *, form: Form = "paper", reduction: Reduction = "mean") -> None:
+    def __init__(self, k: int = 20, *, form: LambdaForm = "paper", reduction: Reduction = "mean") -> None:
         super().__init__(form=form, reduction=reduction)
         self.k = at_least("k", k, 1)
 
@@ -229,7 +229,7 @@ class LambdaLossS(LambdaLoss):
 
     defaults = SAMPLED
 
-    def __init__(self, n_items: int, *, form: Form = "paper", reduction: Reduction = "mean") -> None:
+    def __init__(self, n_items: int, *, form: LambdaForm = "paper", reduction: Reduction = "mean") -> None:
         super().__init__(form=form, reduction=reduction)
         self.n_items = at_least("n_items", n_items, 1)
 
@@ -248,6 +248,6 @@ class LambdaLossAtKS(LambdaLossAtK):
 
     defaults = SAMPLED
 
-    def __init__(self, n_items: int, k: int = 20, *, form: Form = "paper", reduction: Reduction = "mean") -> None:
+    def __init__(self, n_items: int, k: int = 20, *, form: LambdaForm = "paper", reduction: Reduction = "mean") -> None:
         super().__init__(k, form=form, reduction=reduction)
         self.n_items = at_least("n_items", n_items, 1)

@@ -25,8 +25,8 @@ from topshelf.losses.listwise import (
     positives_of,
 )
 
-Form = Literal["original", "paper"]
-FORMS = ("original", "paper")
+ListwiseForm = Literal["original", "paper"]
+LISTWISE_FORMS = ("original", "paper")
 
 # Keeps a column without any mass, at extreme scores, from being divided by 0.
 _LEAST_MASS = 1e-10
@@ -118,7 +118,7 @@ def listwise_lambdaloss_at_k_loss(
     *,
     k: int | None = 5,
     tau: float = 1.0,
-    form: Form = "original",
+    form: ListwiseForm = "original",
     positive_from: float | None = None,
 ) -> Tensor:
     r"""Logistic loss of pairs, weighted so that it bounds NDCG@K, or NDCG without a K.
@@ -162,14 +162,14 @@ class ListwiseLambdaLossAtK(ListwiseLoss):
         k: int | None = 5,
         *,
         tau: float = 1.0,
-        form: Form = "original",
+        form: ListwiseForm = "original",
         positive_from: float | None = None,
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
         self.k = None if k is None else at_least("k", k, 1)
         self.tau = positive("tau", tau)
-        self.form: Form = one_of("form", form, FORMS)
+        self.form: ListwiseForm = one_of("form", form, LISTWISE_FORMS)
         self.positive_from = None if positive_from is None else positive("positive_from", positive_from)
 
 

@@ -24,8 +24,8 @@ from topshelf.losses.base import (
 from topshelf.losses.smooth_ranks import smooth_rank
 from topshelf.losses.state import first_rows, share_at_or_below
 
-Form = Literal["paper", "original"]
-FORMS = ("paper", "original")
+SongForm = Literal["paper", "original"]
+SONG_FORMS = ("paper", "original")
 Rank = Literal["sum", "mean"]
 RANKS = ("sum", "mean")
 _UNSEEN = -1.0  # a smooth rank is never negative
@@ -105,7 +105,7 @@ def song_at_k_loss(
     rank: Rank = "sum",
     gamma: float = 1.0,
     average: Tensor | None = None,
-    form: Form = "paper",
+    form: SongForm = "paper",
     query: Tensor | None = None,
     mask: Tensor | None = None,
     log_q: Tensor | None = None,
@@ -129,7 +129,7 @@ def song_at_k_loss(
 
 
 @torch.no_grad()
-def _nearness(positive: Tensor, threshold: Tensor, owner: Tensor | None, form: Form) -> Tensor:
+def _nearness(positive: Tensor, threshold: Tensor, owner: Tensor | None, form: SongForm) -> Tensor:
     """The weight of each positive, (P,), from thresholds (Q,)."""
     over = widened(positive) - threshold[owners(positive, threshold.numel(), owner)]
     return torch.sigmoid(over) if form == "paper" else 2 * torch.sigmoid(2 * over)
@@ -194,14 +194,14 @@ class SONGAtK(SONG):
         n_positives: int,
         gamma: float = 0.1,
         eta: float = 0.001,
-        form: Form = "paper",
+        form: SongForm = "paper",
         rank: Rank = "sum",
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(n_items=n_items, n_positives=n_positives, gamma=gamma, rank=rank, reduction=reduction)
         self.k = at_least("k", k, 1)
         self.eta = positive_number("eta", eta)
-        self.form: Form = one_of("form", form, FORMS)
+        self.form: SongForm = one_of("form", form, SONG_FORMS)
         self.register_table("threshold", n_queries)
 
     def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:

@@ -1,7 +1,7 @@
-"""What a model is: something that encodes queries and items as vectors.
+"""The contract of a model: it encodes queries and items as vectors.
 
-The score of a query and an item is the dot product of their vectors. Trained models are moved by a loss; closed-form
-ones have ``fit``. Both are ``nn.Module``s, so that both are saved and loaded the same way.
+The score of a query and an item is the dot product of their vectors. Some models are trained by a loss; closed-form
+models have ``fit``. Both are ``nn.Module``s, so both are saved and loaded the same way.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Model(Recorded, nn.Module):
     - ``takes``: the kinds of queries it encodes. All take ``"rows"``, the queries of the training; one that takes
       ``"history"`` serves new users by the same call;
     - ``is_closed_form``: it is fitted once by :meth:`fit` instead of trained;
-    - ``ranges``: what is searched when the model is tuned, by the names of a run's settings.
+    - ``ranges``: the values that tuning searches, by the names of a run's settings.
 
-    With ``sparse_rows``, tables that a step reads by rows have sparse gradients, for an optimizer that wants them.
+    With ``sparse_rows``, tables that a step reads by rows have sparse gradients, as row_adam needs them.
     """
 
     takes: ClassVar[frozenset[str]] = frozenset({"rows"})
@@ -42,51 +42,51 @@ class Model(Recorded, nn.Module):
         self.n_items = at_least("n_items", n_items, 1)
 
     def encode_queries(self, queries: QuerySet) -> Queries:
-        """Vectors of the queries, (Q, d), or an object that gives rows of them: the same at every call."""
+        """Vectors of the queries, (Q, d), or an object that gives rows of them; deterministic."""
         raise NotImplementedError
 
     def encode_items(self) -> Tensor:
-        """Vectors of all items, (I, d): the same at every call."""
+        """Vectors of all items, (I, d); deterministic."""
         raise NotImplementedError
 
     def encode(self, queries: QuerySet) -> tuple[Queries, Tensor]:
-        """Both of them; a model whose tables are made together overrides it, so that they are made once."""
+        """Vectors of the queries and of all items. Override it where computing both at once is cheaper."""
         return self.encode_queries(queries), self.encode_items()
 
     def encode_batch(self, batch: Batch) -> Encoded:
         """The vectors of a training step, called once per step, with the model's own loss of the batch if it has one.
 
-        Noise belongs here and never in the other two; it comes from torch's global generator, which every step seeds.
+        Only here may a model draw noise. It draws from torch's global generator, which is seeded before every step.
         """
         queries = self.encode_queries(batch.queries)
         assert isinstance(queries, Tensor)
         return Encoded(queries, self.encode_items())
 
     def attach(self, context: Context) -> None:
-        """Give the model the data that its vectors are made of: histories, their order and times, a graph.
+        """Give the model the data that its vectors depend on: histories, their order and times, a graph.
 
-        Called before the first step and after loading: what is made of them is never in ``state_dict``.
+        Called before the first step and after loading. Nothing of it is in ``state_dict``.
         """
 
     def fit(self, context: Context) -> None:
-        """Closed-form models only: find the parameters from the data, and attach it."""
+        """Closed-form models only: compute the parameters from the data, and attach the data."""
         raise NotImplementedError
 
     def derived(self) -> dict[str, float]:
-        """Settings that were not given and that the last fit took from the data, by name."""
+        """Settings that were not given and that the last fit derived from the data, by name."""
         return {}
 
     @classmethod
     def searched(cls, settings: Mapping[str, Any]) -> SearchSpace:  # noqa: ARG003  for those that override it
-        """The ranges that matter with these settings of the model."""
+        """The ranges to search, given these settings of the model."""
         return dict(cls.ranges)
 
     def check_takes(self, kind: str) -> None:
         """Refuse a kind of queries that the model cannot encode."""
         if kind not in self.takes:
             raise ConfigError(
-                f"{type(self).__name__} has vectors for the users of its training only, and none for new ones. Train "
-                "again with their interactions, or use a model that takes new users; topshelf models says which do"
+                f"{type(self).__name__} has vectors only for the users of its training, not for new ones. Train again "
+                "with their interactions, or use a model that takes new users; topshelf models says which do"
             )
 
     def histories_of(self, queries: QuerySet) -> Ragged:
@@ -101,7 +101,7 @@ class Model(Recorded, nn.Module):
 
 
 class HistoryRows:
-    """Queries whose vectors are their histories: row u has ones at u's items. Rows are sparse (CSR) matrices."""
+    """Vectors that are histories: row u is 1 at the items of query u. Rows are sparse (CSR) matrices."""
 
     def __init__(self, histories: Ragged, n_items: int) -> None:
         self.histories, self.n_items = histories, n_items

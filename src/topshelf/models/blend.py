@@ -1,4 +1,4 @@
-"""A weighted sum of the scores of fitted models. It is made of runs (:mod:`topshelf.blending`), never trained."""
+"""A weighted sum of the scores of fitted models, made from runs (:mod:`topshelf.blending`) and never trained."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from topshelf.ranking import Queries
 from topshelf.registry import lookup
 
 NOT_TRAINED = (
-    "a blend is made of models that are fitted already. Train them, then blend their runs: "
-    "topshelf blend RUN RUN --out FOLDER"
+    "a blend is made from fitted models. Train them, then blend their runs: topshelf blend RUN RUN --out FOLDER"
 )
-# Sums are in float32: what is beyond these would be inf, or drown all else.
+# Sums are in float32: values beyond these would overflow or dominate all others.
 MOST_WEIGHT = 1e6
 LEAST_SCALE = 1e-20
 _GIVEN = ("n_queries", "n_items")
 
 
 class Blend(Model):
-    r"""The weighted sum of what fitted models score.
+    r"""The weighted sum of the scores of fitted models.
 
     .. math:: s_{ui} = \sum_k \frac{w_k}{\sigma_k} s^k_{ui}
 
-    Settings: ``weights`` w_k, at least 0; ``parts``, the name and the settings of each model; ``scales`` σ_k, how far
-        the scores of each spread, so that weights can be compared; 1 when left out. A part of weight 0 is not asked.
-    Use when: two good models err in different places, as one that is trained and an item-item model do.
-    Cost: vectors as long as those of all parts together, with a copy of the items' when they are put side by side. The
-        root of a part's factor is in the queries and in the items, so that it counts between two items too.
+    Settings: ``weights`` w_k, at least 0; ``parts``, the name and the settings of each model; ``scales`` σ_k, the
+        standard deviation of the scores of each, so that weights are comparable; default 1. A part of weight 0 is not
+        computed.
+    Use when: two good models make different mistakes, as a trained model and an item-item model do.
+    Cost: vectors as long as those of all parts together, and a copy of the item vectors while they are concatenated.
+        The root of a part's factor is in the queries and in the items, so that it counts between two items too.
     """
 
     is_closed_form: ClassVar[bool] = True
@@ -84,12 +84,12 @@ class Blend(Model):
             part.attach(context)
 
     def _asked(self) -> list[tuple[float, Model]]:
-        """The parts that count, each with the root of its factor."""
+        """The parts of weight above 0, each with the root of its factor."""
         return [(math.sqrt(factor), part) for factor, part in zip(self.factors, self.parts, strict=True) if factor > 0]
 
 
 class BlendRows:
-    """Queries whose vectors are those of several models, each times a factor, side by side; made where indexed."""
+    """Concatenated query vectors of several models, each times a factor; computed when indexed."""
 
     def __init__(self, parts: Sequence[tuple[float, Queries]]) -> None:
         self.parts = parts
@@ -102,7 +102,7 @@ class BlendRows:
 
 
 def checked_weights(name: str, weights: Sequence[float], n_parts: int) -> list[float]:
-    """One weight a part, none below 0 and one above."""
+    """One weight per part, none below 0 and at least one above."""
     given = list(weights) if isinstance(weights, Iterable) else [weights]
     if len(given) != n_parts or n_parts == 0 or not all(isinstance(weight, Real) for weight in given):
         raise ConfigError(f"{name} must hold one number for each of the {n_parts} parts, got {given}")

@@ -12,15 +12,15 @@ from topshelf.queries import KINDS, Context, QuerySet
 
 
 class Popularity(Model):
-    r"""The same list for everybody: items by how many queries have them in training.
+    r"""The same list for all users: items by the number of training queries that have them.
 
     .. math:: s_{uj} = \sum_v x_{vj}
 
-    Use when: a floor is wanted that every other number must clear.
-    Cost: one count an item.
+    Use when: you need the baseline that every other model must beat.
+    Cost: one count per item.
     Paper: as a baseline, Cremonesi et al., Performance of recommender algorithms on top-N recommendation tasks, RecSys
         2010.
-    Relations: what users of whom nothing is known get from every model.
+    Relations: every model falls back to it for users without a history.
     """
 
     is_closed_form: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""What the registry holds, as plain values: for the command line, the documents and the tuner."""
+"""The registered models as plain values, for the command line, the docs and the tuner."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def describe() -> list[dict[str, Any]]:
 
 
 def takes_new_users(cls: type[Model]) -> bool:
-    """Whether users that came after training can be scored from their items, without training again."""
+    """Whether new users can be scored from their items, without training again."""
     return "history" in cls.takes

@@ -1,4 +1,4 @@
-"""Products with sparse matrices of ragged lists, and the graph of who has what that graph models propagate over."""
+"""Products with sparse matrices of ragged lists, and the graph of users and items that graph models propagate over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SparseMatrix:
     r"""Lists as a matrix to multiply tables with: :math:`\mathrm{diag}(l)\, B\, \mathrm{diag}(r)`, B one at the lists.
 
     Shapes: lists, n lists of columns; transposed, the lists of rows of each of the m columns (made when not given);
-        left l (n,) and right r (m,), whose type the products have. ``matrix @ table (m, d)`` is (n, d).
+        left l (n,) and right r (m,); products have their type. ``matrix @ table (m, d)`` is (n, d).
     Cost: one sparse product each way; the backward pass multiplies with the transpose, which is kept as well, so both
         are sums over rows in a fixed order.
     """
@@ -70,7 +70,7 @@ class GraphModel(Model):
     _graph: Graph | None = None
 
     def propagated(self) -> Tables:
-        """The vectors of all queries and all items, before the score makes use of them."""
+        """The vectors of all queries and all items, before they are normalised for the score."""
         raise NotImplementedError
 
     def attach(self, context: Context) -> None:
@@ -119,7 +119,7 @@ def mean_tables(layers: list[Tables]) -> Tables:
 
 
 def transpose(lists: Ragged, n_columns: int) -> Ragged:
-    """For each column the rows whose lists have it."""
+    """For each column, the rows that list it."""
     return ragged_from_pairs(lists.indices, lists.owner(), n_columns)
 
 

@@ -1,4 +1,4 @@
-"""Users by what they have, items by vectors: nothing that is learned belongs to one user."""
+"""Users as sums of item vectors: no parameters per user."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from topshelf.registry import SearchSpace
 
 
 class History(Model):
-    r"""A user is the sum of the vectors of its items; an item has one vector to speak for users, one to be found by.
+    r"""A user is the sum of vectors of its items; an item has one vector for that sum and one to be scored with.
 
     .. math:: q_u = \frac{1}{\sqrt{|H_u|}} \sum_{i \in H_u} a_i, \qquad s_{ui} = \cos(q_u, v_i)
         \quad \text{or} \quad q_u^\top v_i
 
-    Settings: ``drop``: the share of a user's items that is left out of H_u at random in each training step, never when
-        users are scored; ``dim``, ``score`` and ``init`` as in MF.
-    Use when: users come and go: a new one is scored from its items, without training; and beside MF, in a blend.
+    Settings: ``drop``: the share of a user's items that is left out of H_u at random in each training step, never in
+        scoring; ``dim``, ``score`` and ``init`` as in MF.
+    Use when: new users arrive often: they are scored from their items, without training; also in a blend with MF.
     Cost: 2 n_items x dim parameters, none for users; one sparse product with the batch's histories each way.
     Paper: ours. Sums of item vectors as users are from Paterek, Improving regularized singular value decomposition for
         collaborative filtering, KDD Cup 2007, and Kabbur et al., FISM, KDD 2013, who leave the item to be predicted out
-        of the sum; here it stays in, and what is left out is left to chance.
+        of the sum; here it stays in, and items are left out at random.
     Relations: the weights of :class:`EASE` with a rank of at most ``dim``, trained for the top K.
     """
 

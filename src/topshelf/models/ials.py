@@ -16,13 +16,13 @@ from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged, ragged_from_pairs
 from topshelf.registry import SearchSpace
 
-_BLOCK = 1 << 26  # bytes of gathered vectors and systems at once; a list that takes more is alone
+_BLOCK = 1 << 26  # bytes of gathered vectors and systems per block; a longer list has its own block
 _FIRST_SPREAD = 0.1  # of the first vectors' entries, over sqrt(dim): the paper's
 _LEAST_SHARE = 1e-12  # a penalty beside the largest sum of squares; float64 resolves no less
 
 
 class IALS(Model):
-    r"""Matrix factorisation that looks at every cell: 1 where there is an interaction, 0 with a small weight elsewhere.
+    r"""Matrix factorisation of every cell: 1 where there is an interaction, 0 with a small weight elsewhere.
 
     .. math:: \sum_{(u, i) \in X} (q_u^\top v_i - 1)^2 + \alpha_0 \sum_{u, i} (q_u^\top v_i)^2
         + \lambda \Big( \sum_u (|u| + \alpha_0 I)^\nu \lVert q_u \rVert^2
@@ -35,16 +35,16 @@ class IALS(Model):
         with r = ``l2_ratio``, for users with a items and items with b users on average. :math:`\sqrt a + \sqrt b` is
         the strongest component that chance alone gives a table of that density: a larger ratio leaves popularity
         only, a smaller one fits noise. Users without items, and items without users, are not counted in n, a, b and
-        the density. ``scaling`` :math:`\nu`, 1 to hold those with much data down in proportion, 0 for one penalty for
-        all; ``iterations``, each of which solves all queries, then all items, exactly.
-    Use when: a factorisation is wanted without learning rates; new users are solved for, from their items.
-    Cost: (n_queries + n_items) x dim numbers; an iteration solves for each query and each item a system as large as its
-        list, but at most dim, in blocks of 64 MiB.
+        the density. ``scaling`` :math:`\nu`, 1 for a penalty in proportion to the amount of data, 0 for one penalty
+        for all; ``iterations``, each of which solves all queries, then all items, exactly.
+    Use when: you want a factorisation without learning rates; the vectors of new users are solved from their items.
+    Cost: (n_queries + n_items) x dim numbers; an iteration solves one system per query and per item, as large as its
+        list but at most dim, in blocks of 64 MiB.
     Paper: Hu et al., Collaborative filtering for implicit feedback datasets, ICDM 2008, in the form of Rendle et al.,
         Revisiting the performance of iALS on item recommendation benchmarks, RecSys 2022. The two ratios and the
-        ranges are ours, by validation on every dataset at hand (docs/models/measured.md).
-    Relations: weight 1 + a of observed cells and penalty b, as Hu et al. have it, is ``alpha`` 1 / a, ``l2``
-        b / (1 + a) and ``scaling`` 0, but for the length of the vectors.
+        ranges are ours, by validation on every dataset we have (docs/models/measured.md).
+    Relations: weight 1 + a of observed cells and penalty b, as in Hu et al., is ``alpha`` 1 / a, ``l2`` b / (1 + a)
+        and ``scaling`` 0, except for the length of the vectors.
     """
 
     is_closed_form: ClassVar[bool] = True
@@ -57,7 +57,7 @@ class IALS(Model):
     }
     query_vectors: Tensor  # (n_queries, dim), a buffer
     item_vectors: Tensor  # (n_items, dim), a buffer
-    weights: Tensor  # (2,), a buffer where something is derived: the alpha and the l2 of the last fit
+    weights: Tensor  # (2,), a buffer if either is derived: the alpha and the l2 of the last fit
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class IALS(Model):
         queries, items = empty_tables(n_queries, n_items, dim)
         self.register_buffer("query_vectors", queries.zero_())
         self.register_buffer("item_vectors", items.zero_())
-        if alpha is None or l2 is None:  # new users are solved for by the same two, after loading too
+        if alpha is None or l2 is None:  # new users need the same two, also after loading
             self.register_buffer("weights", torch.ones(2, dtype=torch.float64))
-        self._seed = int(torch.randint(2**62, ()))  # the run's seed decides it; a second fit begins as the first did
+        self._seed = int(torch.randint(2**62, ()))  # depends on the run's seed; a second fit starts as the first did
 
     @torch.no_grad()
     def fit(self, context: Context) -> None:
@@ -114,18 +114,18 @@ class IALS(Model):
 
     @classmethod
     def searched(cls, settings: Mapping[str, Any]) -> SearchSpace:
-        """A ratio means nothing beside the number that it would give."""
+        """A ratio is not searched if the number that it derives is given."""
         given = {f"model.{name}_ratio" for name in ("alpha", "l2") if settings.get(name) is not None}
         return {name: values for name, values in cls.ranges.items() if name not in given}
 
     def _in_use(self) -> tuple[float, float]:
         """The alpha and the l2 of the fit: those given, else those derived."""
-        found = self.derived()
-        alpha = found["alpha"] if self.alpha is None else self.alpha
-        return alpha, found["l2"] if self.l2 is None else self.l2
+        derived = self.derived()
+        alpha = derived["alpha"] if self.alpha is None else self.alpha
+        return alpha, derived["l2"] if self.l2 is None else self.l2
 
     def _derive(self, of_queries: Tensor, of_items: Tensor) -> None:
-        """Set what is not given from the lengths of all lists, as the docstring has it."""
+        """Derive what is not given from the lengths of all lists, as in the docstring."""
         if self.alpha is not None and self.l2 is not None:
             return
         n = max(1, int(of_queries.sum()))
@@ -134,13 +134,13 @@ class IALS(Model):
         alpha = self.alpha_ratio * n / math.prod(n_active) if self.alpha is None else self.alpha
         weight = (per_query + alpha * self.n_items) * (per_item + alpha * self.n_queries)
         l2 = self.l2_ratio * (per_query**0.5 + per_item**0.5) / weight ** (self.scaling / 2)
-        found = [alpha, l2 if self.l2 is None else self.l2]
-        self.weights.copy_(torch.tensor(found, dtype=torch.float64))
+        in_use = [alpha, l2 if self.l2 is None else self.l2]
+        self.weights.copy_(torch.tensor(in_use, dtype=torch.float64))
 
     def _solve(self, lists: Ragged, others: Tensor) -> Tensor:
-        """The best vectors (len(lists), dim) of those who have these lists of the others, in float64 inside.
+        """The best vectors (len(lists), dim) for these lists of the others; computed in float64.
 
-        In the basis of the others' own products all rows share a diagonal, but for their penalties.
+        In the eigenbasis of the others' Gram matrix, all rows share a diagonal except for their penalties.
         """
         alpha, l2 = self._in_use()
         others = others.double()
@@ -152,12 +152,12 @@ class IALS(Model):
                 f"iALS's vectors are not determined by so small a penalty; raise model.{name}, which is {value}"
             )
         turned = torch.cat([others @ basis, others.new_zeros(1, self.dim)])
-        found = others.new_empty(len(lists), self.dim)
+        solutions = others.new_empty(len(lists), self.dim)
         for rows, members in _blocks(lists, others.size(0), self.dim):
             diagonal = spectrum.clamp(min=0) + penalty[rows].unsqueeze(1)  # (B, dim)
             solve = _solve_few if members.size(1) < self.dim else _solve_many
-            found[rows] = solve(turned[members], diagonal)
-        return (found @ basis.T).float()
+            solutions[rows] = solve(turned[members], diagonal)
+        return (solutions @ basis.T).float()
 
 
 def _solve_many(theirs: Tensor, diagonal: Tensor) -> Tensor:
@@ -177,14 +177,14 @@ def _solve_few(theirs: Tensor, diagonal: Tensor) -> Tensor:
 
 
 def _blocks(lists: Ragged, filler: int, dim: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows (B,) of about one length, and their lists side by side, (B, L), with a filler after their end."""
+    """Rows (B,) of similar length, and their lists as a table, (B, L), padded with ``filler``."""
     order = torch.argsort(lists.counts, stable=True)
     lengths = lists.counts[order].tolist()
     start = 0
     while start < len(lengths):
         stop = start + 1
         while stop < len(lengths):
-            longest = lengths[stop]  # all of the block would be as long
+            longest = lengths[stop]  # every list of the block is padded to it
             if (stop + 1 - start) * 16 * (longest * dim + min(longest, dim) ** 2) > _BLOCK:
                 break
             stop += 1

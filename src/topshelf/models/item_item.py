@@ -1,4 +1,4 @@
-"""What item-item models share: a query is the items it has, and each of them speaks for others with a weight."""
+"""What item-item models share: a query is the set of its items, and each of them votes for others with a weight."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
 
 BLOCK = 1 << 26  # bytes of weights that are dense at once while a model is fitted
-LEAST_MEMORY = 1000  # bytes: who allows less has given gigabytes
+LEAST_MEMORY = 1000  # bytes: a smaller number was probably meant in gigabytes
 _TABLE_CELL = 4  # bytes: the weights are scored as a dense float32 table
 
 
 class SparseItemItem(Model):
-    """Base of the item-item models with few weights an item; a subclass has ``find``.
+    """Base of the item-item models with few weights per item; a subclass has ``weights_from``.
 
-    Weights are kept, and saved, as lists: item j is scored by ``indices[indptr[j]:indptr[j + 1]]``. Scoring makes them
-    a dense table, 4 n_items^2 bytes; a catalogue whose table exceeds ``memory`` bytes is refused.
+    Weights are kept and saved as lists: item j is scored by ``indices[indptr[j]:indptr[j + 1]]``. Scoring turns them
+    into a dense table of 4 n_items^2 bytes; a catalogue is refused if that exceeds ``memory`` bytes.
     """
 
     is_closed_form: ClassVar[bool] = True
     takes: ClassVar[frozenset[str]] = frozenset({"rows", "history"})
     indptr: Tensor  # (n_items + 1,), a buffer
-    indices: Tensor  # (n_weights,), a buffer: items that speak
+    indices: Tensor  # (n_weights,), a buffer: the items that vote
     values: Tensor  # (n_weights,), a buffer: their weights
 
     def __init__(self, n_queries: int, n_items: int, memory: float) -> None:
@@ -42,15 +42,15 @@ class SparseItemItem(Model):
         self.register_buffer("indices", torch.zeros(0, dtype=torch.int32))
         self.register_buffer("values", torch.zeros(0))
 
-    def find(self, histories: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    def weights_from(self, histories: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
         """The weights (n_items, n_items) from histories (n_queries, n_items): row j has those that item j is scored by.
 
-        The diagonal is 0: no item speaks for itself.
+        The diagonal is 0: no item votes for itself.
         """
         raise NotImplementedError
 
     def fit(self, context: Context) -> None:
-        weights = self.find(history_matrix(context.histories, self.n_items))
+        weights = self.weights_from(history_matrix(context.histories, self.n_items))
         device = self.values.device
         self.indptr = torch.from_numpy(weights.indptr.astype(np.int64)).to(device)
         self.indices = torch.from_numpy(weights.indices.astype(np.int32)).to(device)
@@ -70,20 +70,20 @@ class SparseItemItem(Model):
         return table.T
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
-        """How many weights there are is known only now."""
+        """The number of weights is known only from the file."""
         for name in ("indices", "values"):
             if (stored := state.get(prefix + name)) is not None:
                 setattr(self, name, getattr(self, name).new_empty(stored.shape))
         super()._load_from_state_dict(state, prefix, *more)
-        if all(prefix + name in state for name in ("indptr", "indices", "values")):  # others are said by torch
+        if all(prefix + name in state for name in ("indptr", "indices", "values")):  # torch reports missing names
             self._check_weights()
 
     def _check_weights(self) -> None:
-        """Weights come from a file, and every index of them is trusted from here on."""
+        """Weights come from a file, and later code trusts their indices."""
         lists = Ragged(self.indptr, self.indices.long()).check(self.n_items, "the weights", n_lists=self.n_items)
         keys = lists.owner() * self.n_items + lists.indices
         if keys.unique().numel() != keys.numel():
-            raise DataError("the weights must name an item once in each list, got one more often")
+            raise DataError("the weights must name an item at most once per list, got a repeated one")
         if self.values.shape != self.indices.shape:
             raise DataError(
                 f"there must be a weight for each of {self.indices.numel()} items, got {self.values.numel()}"
@@ -91,7 +91,7 @@ class SparseItemItem(Model):
 
 
 def check_memory(what: str, n_items: int, needed: float, memory: float) -> None:
-    """Refuse what does not fit, before anything is made."""
+    """Refuse a model that does not fit in memory, before anything is allocated."""
     if needed > at_least("memory", memory, LEAST_MEMORY):
         raise ConfigError(
             f"{what} over {n_items} items needs {needed / 1e9:.6g} GB, and memory allows {memory / 1e9:.6g} GB; raise "
@@ -106,7 +106,7 @@ def history_matrix(positives: Ragged, n_items: int) -> scipy.sparse.csr_array:
 
 
 def gram_matrix(histories: scipy.sparse.csr_array) -> np.ndarray:
-    """How many queries have both of two items, (n_items, n_items) float64; nothing else of that size is made."""
+    """Number of queries with both of two items, (n_items, n_items) float64; nothing else of that size is allocated."""
     by_item, n_items = scipy.sparse.csr_array(histories.T), histories.shape[1]
     gram = np.empty((n_items, n_items))
     for rows in blocks(n_items, BLOCK):
@@ -115,13 +115,13 @@ def gram_matrix(histories: scipy.sparse.csr_array) -> np.ndarray:
 
 
 def blocks(n_items: int, size: int) -> list[slice]:
-    """Rows of a matrix of float64 (n_items, n_items), so many at a time as fit the size."""
+    """Slices of the rows of a float64 matrix (n_items, n_items), each at most ``size`` bytes."""
     width = max(1, size // (8 * n_items))
     return [slice(start, min(start + width, n_items)) for start in range(0, n_items, width)]
 
 
 def strongest(weights: Callable[[slice], np.ndarray], n_items: int, k: int) -> scipy.sparse.csr_array:
-    """The k largest weights above 0 of each row, of equal ones the first; the diagonal is left out.
+    """The k largest weights above 0 per row, the first of equal ones; the diagonal is left out.
 
     ``weights`` gives some rows of the matrix (n_items, n_items), dense.
     """

@@ -1,4 +1,4 @@
-"""Vectors that are smoothed over the graph of who has what: LightGCN and LightGCN++."""
+"""Vectors smoothed over the graph of users and their items: LightGCN and LightGCN++."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from topshelf.registry import SearchSpace
 
 
 class LightGCN(GraphModel):
-    r"""Vectors averaged with those of their neighbours, and of theirs, without weights of their own.
+    r"""Vectors averaged with those of their neighbours, layer by layer, without layer weights.
 
     .. math:: e_t^{(l+1)} = \sum_{s \in N(t)} e_s^{(l)} / \sqrt{d_t d_s}, \qquad e = \frac{1}{L+1} \sum_{l=0}^L e^{(l)}
 
     Settings: ``n_layers`` L (2 in the SL@K paper); ``dim``, ``score`` and ``init`` as in MF.
-    Use when: users have few items each, so that what neighbours have says more than a vector of one's own.
-    Cost: MF's parameters; 2 n_layers sparse products with the positives at every step, and as many backwards. The graph
-        takes 24 bytes a positive in memory, and nothing in files.
+    Use when: users have few items each, so that neighbours say more about a user than its own vector.
+    Cost: MF's parameters; 2 n_layers sparse products with the positives per step, and as many backwards. The graph
+        takes 24 bytes per positive in memory, and nothing in files.
     Paper: He et al., LightGCN: simplifying and powering graph convolution network for recommendation, SIGIR 2020.
     Relations: without layers it is :class:`MF`.
     """
@@ -53,8 +53,8 @@ class LightGCNPlusPlus(GraphModel):
 
     Settings: ``alpha`` α, ``beta`` β, ``gamma`` γ as published with the SL@K benchmark; ``n_layers`` L; ``dim``,
         ``score`` and ``init`` as in MF. The searched values lie around the published ones.
-    Use when: LightGCN does well and a better one is looked for, by tuning α, β and γ.
-    Cost: LightGCN's, and rows made of length one at every layer.
+    Use when: LightGCN does well and there is time to tune α, β and γ.
+    Cost: LightGCN's, and normalised rows at every layer.
     Paper: Lee et al., Revisiting LightGCN: unexpected inflexibility, inconsistency, and a remedy towards improved
         recommendation, RecSys 2024.
     Relations: :class:`LightGCN` has α = β = 1/2, γ = 1/(L + 1), and neighbours of their own length.

@@ -23,12 +23,12 @@ class EASE(Model):
 
     .. math:: B_{ij} = -P_{ij} / P_{jj}, \quad P = (X^\top X + \lambda I)^{-1}; \qquad s_u = x_u B
 
-    Settings: ``l2`` :math:`\lambda`; ``memory``, the most bytes that fitting may take.
+    Settings: ``l2`` :math:`\lambda`; ``memory``, the maximum bytes that fitting may take.
     Use when: the catalogue has up to some tens of thousands of items, and one setting is enough to tune.
     Cost: n_items^2 weights and an n_items^3 inverse. Fitting takes 20 n_items^2 bytes; refused above ``memory``.
     Paper: Steck, Embarrassingly shallow autoencoders for sparse data, WWW 2019. The range is around its best, 200 to
-        1000, and wider below, where small datasets have theirs.
-    Relations: :class:`SLIM` without ``l1``, its weights free to be negative.
+        1000, and wider below, for small datasets.
+    Relations: :class:`SLIM` without ``l1`` and with negative weights allowed.
     """
 
     is_closed_form: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Vectors corrected by networks of their own: NCF as two tables."""
+"""Vectors corrected by networks: NCF as two tables."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from topshelf.queries import QuerySet
 
 
 class NCF(Model):
-    r"""Vectors and a network for users, vectors and a network for items; what they add up to is scored as in MF.
+    r"""Vectors and a network for users, vectors and a network for items; their sums are scored as in MF.
 
     .. math:: q_u = e_u + f(e_u), \quad v_i = e_i + g(e_i); \qquad f, g:\ \mathbb{R}^d \to \mathrm{hidden} \to
         \mathbb{R}^d
 
-    with a ReLU after every layer, the last one too. NCF's own network takes a user and an item together and cannot rank
-    a catalogue by products; this is the form that the benchmark of the SL@K paper has.
+    with a ReLU after every layer, the last one too. The original NCF takes a user and an item together and cannot rank
+    a catalogue by products; this is the form in the benchmark of the SL@K paper.
 
     Settings: ``hidden``, the widths between; ``dim``, ``score`` and ``init`` as in MF.
-    Use when: the NCF of the SL@K paper's benchmark is to be compared with.
-    Cost: MF's, and the item network over all items a step.
+    Use when: you compare with the NCF of the SL@K paper's benchmark.
+    Cost: MF's, and the item network over all items per step.
     Paper: He et al., Neural collaborative filtering, WWW 2017.
     Relations: :class:`MF` where the networks give nothing.
     """

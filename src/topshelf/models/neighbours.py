@@ -15,22 +15,22 @@ Weighting = Literal["none", "tfidf"]
 
 
 class ItemKNN(SparseItemItem):
-    r"""Items by how alike their users are: the cosine, shrunk, of the k nearest.
+    r"""Items by the similarity of their users: the shrunk cosine of the k nearest.
 
     .. math:: s_{uj} = \sum_{i \in u \cap N_k(j)} c_{ij}, \quad
         c_{ij} = \frac{a_i^\top a_j}{\lVert a_i \rVert^{2p} \lVert a_j \rVert^{2(1 - p)} + h}, \quad
         a_{ui} = x_{ui} w_u
 
-    Settings: ``k`` neighbours an item, N_k(j); ``shrink`` h, which tells few common users from many; ``asymmetry`` p,
-        0.5 for the cosine, more to let popular items through; ``weighting`` w_u, "none" for 1, "tfidf" for
-        :math:`\log(I / |u|)`, so that users of many items count less (what BM25 adds to it cancels in the cosine) and
-        ``shrink`` counts less the larger the catalogue is; ``memory``, the most bytes of the table.
-    Use when: a list must be explained ("because you have"), or a floor is wanted that is fitted in moments.
-    Cost: the counts of common users, a block of items at a time; k weights an item, scored as a dense table of
+    Settings: ``k`` neighbours per item, N_k(j); ``shrink`` h, which lowers similarities from few common users;
+        ``asymmetry`` p, 0.5 for the cosine, more to favour popular items; ``weighting`` w_u, "none" for 1, "tfidf" for
+        :math:`\log(I / |u|)`, so that users with many items count less (what BM25 adds to it cancels in the cosine) and
+        ``shrink`` counts less for larger catalogues; ``memory``, the maximum bytes of the table.
+    Use when: lists must be explained ("because you have"), or a quick baseline is needed.
+    Cost: the counts of common users, a block of items at a time; k weights per item, scored as a dense table of
         n_items^2; refused above ``memory`` bytes.
     Paper: Sarwar et al., Item-based collaborative filtering recommendation algorithms, WWW 2001; asymmetry of Aiolli,
-        Efficient top-N recommendation for very large scale binary rated datasets, RecSys 2013. Ranges within those
-        of Ferrari Dacrema et al., A troubling analysis of reproducibility and progress in recommender systems research,
+        Efficient top-N recommendation for very large scale binary rated datasets, RecSys 2013. Ranges within those of
+        Ferrari Dacrema et al., A troubling analysis of reproducibility and progress in recommender systems research,
         TOIS 2021.
     """
 
@@ -58,7 +58,7 @@ class ItemKNN(SparseItemItem):
         self.asymmetry = at_most("asymmetry", at_least("asymmetry", asymmetry, 0.0), 1.0)
         self.weighting = one_of("weighting", weighting, ("none", "tfidf"))
 
-    def find(self, histories: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    def weights_from(self, histories: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
         weighted = histories
         if self.weighting == "tfidf":
             lengths = np.maximum(np.diff(histories.indptr), 1)
@@ -76,15 +76,15 @@ class ItemKNN(SparseItemItem):
 
 
 class RP3beta(SparseItemItem):
-    r"""A walk of three steps, user to item to user to item, with the popularity of where it ends held down.
+    r"""A random walk of three steps, user to item to user to item, that discounts popular items at its end.
 
     .. math:: s_{uj} = \sum_{i \in u} W_{ij}, \quad
         W_{ij} = \frac{1}{|j|^\beta} \sum_v \frac{x_{vi} x_{vj}}{|i|^\alpha |v|^\alpha}
 
-    Settings: ``alpha``, the power of each step's probability; ``beta``, of the popularity that is divided out; ``k``,
-        how many ways on from an item i are kept; ``memory``, the most bytes of the table.
-    Use when: a strong baseline is wanted in moments, and rare items should be seen.
-    Cost: the counts of common users, a block of items at a time; k weights an item, scored as a dense table of
+    Settings: ``alpha``, the power of each step's probability; ``beta``, the power of the popularity to divide by;
+        ``k``, the number of weights kept per item i; ``memory``, the maximum bytes of the table.
+    Use when: a strong baseline is needed quickly, and rare items should be recommended too.
+    Cost: the counts of common users, a block of items at a time; k weights per item, scored as a dense table of
         n_items^2; refused above ``memory`` bytes.
     Paper: Paudel et al., Updatable, accurate, diverse, and scalable recommendations for interactive applications, TiiS
         2017; alpha of Cooper et al., Random walks in recommender systems, WWW 2014. Ranges within those of Ferrari
@@ -112,8 +112,8 @@ class RP3beta(SparseItemItem):
         self.beta = at_least("beta", beta, 0.0)
         self.k = at_least("k", k, 1)
 
-    def find(self, histories: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-        popularity = np.maximum(histories.sum(axis=0), 1.0)  # at least 1: nobody walks from or to the others
+    def weights_from(self, histories: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+        popularity = np.maximum(histories.sum(axis=0), 1.0)  # at least 1: no walk uses items without users
         lengths = np.maximum(histories.sum(axis=1), 1.0)
         out = scipy.sparse.csr_array(histories.T)
         back = scipy.sparse.csr_array(histories * lengths[:, None] ** -self.alpha * popularity**-self.beta)

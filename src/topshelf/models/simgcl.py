@@ -30,20 +30,20 @@ class XSimGCL(GraphModel):
         \frac{\exp(\cos(e_v, e_v^{(l^*)}) / \tau)}{\sum_{w \in V} \exp(\cos(e_v, e_w^{(l^*)}) / \tau)}
 
     where A is LightGCN's and V the users, then the items, of the batch; the noise ε has length ``noise`` for every
-    node, and is there in training only.
+    node, in training only.
 
     Settings: ``n_layers`` L; ``noise``; ``contrast_layer`` l* (0: the vectors themselves); ``temperature`` τ;
-        ``weight`` λ, by default the least of the SL@K paper's, which did best (docs/models/measured.md);
-        ``n_contrast``: most users, and items, of a batch that are contrasted, drawn at random (a batch of whole users
-        may hold most of the catalogue); ``variant`` "reference": noise is uniform, so that it stays in the vector's
-        orthant, and each node of the batch counts once; "slatk": as the SL@K paper's code has it, noise is Gaussian and
-        a node counts as often as the batch's pairs have it; ``contrasted``: what layer l* is contrasted with, "mean",
-        the vectors e, as the formula has it, or "final", the last layer e^(L), as the SL@K paper words it: on
-        Health they have 0.1354 and 0.1078 (one seed) where it has 0.1332 (docs/models/measured.md). ``dim`` and
-        ``score`` as in MF.
-    Use when: the long tail matters. The contrast spreads vectors out, and costs accuracy where the loss does so already
+        ``weight`` λ, by default the smallest in the SL@K paper, which did best (docs/models/measured.md);
+        ``n_contrast``: the maximum number of users, and of items, of a batch that are contrasted, drawn at random (a
+        batch of whole users may contain most of the catalogue); ``variant`` "reference": noise is uniform, so that it
+        stays in the vector's orthant, and each node of the batch counts once; "slatk": as in the SL@K paper's code,
+        noise is Gaussian and a node counts once per pair of the batch; ``contrasted``: what layer l* is contrasted
+        with, "mean", the vectors e, as in the formula, or "final", the last layer e^(L), as the SL@K paper's text
+        says: on Health they reach 0.1354 and 0.1078 (one seed), and 0.1332 is published (docs/models/measured.md).
+        ``dim`` and ``score`` as in MF.
+    Use when: the long tail matters. The contrast spreads vectors, and costs accuracy where the loss does that already
         (SL@20 on Health in the SL@K paper: NDCG@20 0.1332 with XSimGCL, 0.1371 with LightGCN).
-    Cost: LightGCN's with 3 layers, one random number a cell and layer, and contrasts of n_contrast^2 x dim.
+    Cost: LightGCN's with 3 layers, one random number per cell and layer, and contrasts of n_contrast^2 x dim.
     Paper: Yu et al., XSimGCL: towards extremely simple graph contrastive learning for recommendation, TKDE 2023.
     Relations: with neither ``noise`` nor ``weight``, :class:`LightGCN` without the vectors themselves in its mean.
     """
@@ -87,13 +87,13 @@ class XSimGCL(GraphModel):
 
 
 class SimGCL(GraphModel):
-    r"""XSimGCL's forerunner: vectors without noise for the loss, and a contrast between two noisy passes of their own.
+    r"""XSimGCL's predecessor: vectors without noise for the loss, and a contrast between two more passes with noise.
 
     .. math:: e = \frac{1}{L} \sum_{l=1}^L A^l e^{(0)}, \qquad \lambda \sum_{V} \frac{1}{|V|} \sum_{v \in V} -\log
         \frac{\exp(\cos(e'_v, e''_v) / \tau)}{\sum_{w \in V} \exp(\cos(e'_v, e''_w) / \tau)}
 
     Settings: as in XSimGCL.
-    Use when: XSimGCL's noise disturbs the loss.
+    Use when: XSimGCL's noise harms the loss.
     Cost: three times XSimGCL's propagation.
     Paper: Yu et al., Are graph augmentations necessary? Simple graph contrastive learning for recommendation, SIGIR
         2022.
@@ -160,7 +160,7 @@ class Contrast:
 
 
 def info_nce(first: Tensor, second: Tensor, nodes: Tensor, temperature: float) -> Tensor:
-    r"""How hard it is to tell a node's second view from those of the others, by the cosine with its first.
+    r"""How hard it is to tell a node's second view from those of other nodes, by the cosine with its first view.
 
     .. math:: \frac{1}{n} \sum_v \Big( \log \sum_w \exp(\cos(a_v, b_w) / \tau) - \cos(a_v, b_v) / \tau \Big)
 
@@ -171,7 +171,7 @@ def info_nce(first: Tensor, second: Tensor, nodes: Tensor, temperature: float) -
 
 
 def perturbed(table: Tensor, noise: float, variant: Variant) -> Tensor:
-    """Each row moved by a random vector of length ``noise``; "reference": one of its own orthant."""
+    """Each row plus a random vector of length ``noise``; "reference": one in the orthant of the row."""
     drawn = torch.rand_like(table) if variant == "reference" else torch.randn_like(table)
     return table + table.detach().sign() * unit_rows(drawn.detach()) * noise
 

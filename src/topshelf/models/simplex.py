@@ -1,4 +1,4 @@
-"""Users by a vector of their own and by the mean of what they have: SimpleX."""
+"""Users as a mix of their own vector and the mean of their items: SimpleX."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class SimpleX(Model):
 
     .. math:: q_u = g e_u + (1 - g) W \frac{1}{|H_u|} \sum_{i \in H_u} e_i
 
-    Settings: ``gate`` g; ``n_history``: at most this many items of a user are in H_u, taken at even steps through its
-        list (what is missing is not counted as zeros); ``dim``, ``score`` and ``init`` as in MF.
+    Settings: ``gate`` g; ``n_history``: the maximum size of H_u; longer lists are thinned at even steps (the mean is
+        over the items that remain); ``dim``, ``score`` and ``init`` as in MF.
     Use when: users have few items each and MF's users learn slowly; with CCL it is the published SimpleX.
     Cost: MF's, dim^2 weights, and one sparse product with the batch's histories each way.
     Paper: Mao et al., SimpleX: a simple and strong baseline for collaborative filtering, CIKM 2021 (mean pooling).
@@ -60,7 +60,7 @@ class SimpleX(Model):
 
 
 def thinned(lists: Ragged, most: int) -> Ragged:
-    """Lists of at most ``most`` indices: longer ones keep those at even steps, the first one among them."""
+    """Lists of at most ``most`` indices: longer ones keep indices at even steps, beginning with the first."""
     counts = lists.counts.clamp(max=most)
     indptr = F.pad(counts.cumsum(0), (1, 0))
     total = int(indptr[-1])

@@ -11,7 +11,7 @@ from topshelf.errors import TrainingError, positive
 from topshelf.models.item_item import SparseItemItem, blocks, check_memory
 from topshelf.registry import SearchSpace
 
-_TOLERANCE = 1e-5  # of the largest move in a sweep; weights are of the order of 0.1
+_TOLERANCE = 1e-5  # of the largest change in a sweep; weights are of the order of 0.1
 _MOST_ROUNDS = 1000
 _GRAM_CELL = 8 + 4  # bytes: a count and an index
 _BLOCK = 1 << 24  # bytes of weights that are dense at once: small ones stay in the cache
@@ -23,12 +23,13 @@ class SLIM(SparseItemItem):
     .. math:: \min_W \tfrac12 \lVert X - X W \rVert^2 + \tfrac{\lambda_2}{2} \lVert W \rVert^2 + \lambda_1 \lVert W
         \rVert_1, \quad \operatorname{diag} W = 0, \ W \ge 0; \qquad s_u = x_u W
 
-    Settings: ``l1``, which decides how many weights are left, and ``l2``; ``memory``, the most bytes of its tables.
+    Settings: ``l1``, which decides how many weights are above 0, and ``l2``; ``memory``, the maximum bytes of its
+        tables.
     Use when: weights should be few and readable, and EASE's are too many.
-    Cost: coordinate descent to convergence, an item at a time, on the counts of common users: they are made once, and
-        a step takes as many operations as an item has companions. (ADMM, the other fast form, multiplies two matrices
-        of n_items^2 at each step.) Smaller ``l1`` is slower. Scored as a dense table of n_items^2; refused above
-        ``memory`` bytes, and so are the counts.
+    Cost: coordinate descent to convergence, one item at a time, on the counts of common users. The counts are computed
+        once; a step takes as many operations as an item has co-occurring items. (ADMM, the other fast form, multiplies
+        two matrices of n_items^2 per step.) Smaller ``l1`` is slower. Scored as a dense table of n_items^2; the table
+        and the counts are refused above ``memory`` bytes.
     Paper: Ning and Karypis, SLIM: sparse linear methods for top-N recommender systems, ICDM 2011; descent on the
         counts as in Friedman et al., Regularization paths for generalized linear models via coordinate descent, 2010.
         The ranges are ours, around what validation chose on Health and MovieLens.
@@ -53,13 +54,13 @@ class SLIM(SparseItemItem):
         self.l1 = positive("l1", l1)
         self.l2 = positive("l2", l2)
 
-    def find(self, histories: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    def weights_from(self, histories: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
         most = min(int(np.square(np.diff(histories.indptr)).sum()), self.n_items**2)  # counts above 0
         check_memory("SLIM", self.n_items, _GRAM_CELL * most, self.memory)
         gram = scipy.sparse.csr_array(histories.T @ histories)
         parts = (gram.indptr, gram.indices.astype(np.int32), gram.data, gram.diagonal())
-        found = [self._solve(np.arange(rows.start, rows.stop), parts) for rows in blocks(self.n_items, _BLOCK)]
-        return scipy.sparse.csr_array(scipy.sparse.vstack(found))
+        solved = [self._solve(np.arange(rows.start, rows.stop), parts) for rows in blocks(self.n_items, _BLOCK)]
+        return scipy.sparse.csr_array(scipy.sparse.vstack(solved))
 
     def _solve(self, items: np.ndarray, gram: tuple[np.ndarray, ...]) -> scipy.sparse.csr_array:
         from topshelf.models.elastic_net import elastic_net  # numba, which other models do not need
@@ -76,7 +77,7 @@ class SLIM(SparseItemItem):
         )
         if (rounds < 0).any():
             raise TrainingError(
-                f"SLIM's weights for item {items[rounds < 0][0]} still move after {_MOST_ROUNDS} sweeps; "
+                f"SLIM's weights for item {items[rounds < 0][0]} still change after {_MOST_ROUNDS} sweeps; "
                 f"raise model.l2, which is {self.l2}"
             )
         return scipy.sparse.csr_array(weights.astype(np.float32))

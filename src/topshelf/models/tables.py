@@ -25,7 +25,7 @@ def new_tables(n_queries: int, n_items: int, dim: int, init: Init = "xavier") ->
 
 
 def empty_tables(n_queries: int, n_items: int, dim: int) -> tuple[Tensor, Tensor]:
-    """Uninitialised vectors, (n_queries, dim) and (n_items, dim), or an error where they do not fit in memory."""
+    """Uninitialised vectors, (n_queries, dim) and (n_items, dim), or an error if they do not fit in memory."""
     at_least("dim", dim, 1)
     try:
         return torch.empty(n_queries, dim), torch.empty(n_items, dim)
@@ -41,5 +41,5 @@ def checked_score(score: Score) -> Score:
 
 
 def for_score(score: Score, table: Tensor) -> Tensor:
-    """The vectors whose dot products are the scores: as they are, or of length one for the cosine."""
+    """Vectors with the scores as dot products: unchanged, or of length one for the cosine."""
     return table if score == "dot" else unit_rows(table)

@@ -1,4 +1,4 @@
-"""Vectors of length one, for models whose score is the cosine."""
+"""Vectors of length one, for models with cosine scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topshelf import kernels
 
 
 def unit_rows(table: Tensor) -> Tensor:
-    """Each row divided by its length, (N, d): ``F.normalize``, one pass each way where a kernel fits.
+    """Each row divided by its length, (N, d): ``F.normalize``, in one pass each way if a kernel applies.
 
     The kernel's gradient cannot be differentiated again.
     """

@@ -19,8 +19,8 @@ class Batches:
     """The batches of an epoch, in an order that only the generator decides.
 
     ``query``: shuffled queries, each with all its positives. ``pair``: shuffled (query, positive) pairs, as in the
-    paper; with ``repeat_queries`` every pair is a query of its own (Q = P), so that each gets its own negatives.
-    Queries without positives, or with nothing but positives, teach nothing about ranking and are left out.
+    paper; with ``repeat_queries`` every pair is its own query (Q = P), so that each has its own negatives.
+    Queries without positives, or with all items as positives, cannot be ranked and are left out.
     """
 
     def __init__(
@@ -59,6 +59,6 @@ class Batches:
 
 
 def stream(seed: int, *path: int) -> torch.Generator:
-    """A random stream of its own for every (seed, path), so that a resumed epoch draws what it would have drawn."""
+    """One random stream per (seed, path), so that a resumed epoch draws the same as an uninterrupted one."""
     state = np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state) % 2**63)

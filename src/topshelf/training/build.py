@@ -34,7 +34,7 @@ _OF_LOSS = 1  # a branch of that, for losses with networks or vectors of their o
 def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
     """The config with every setting of its model and loss spelled out and checked.
 
-    Only what ``is_fitted`` may be a blend: there is nothing to train in it.
+    Only a fitted model (``is_fitted``) may be a blend: a blend cannot be trained.
     """
     if config.model.name in _MADE_OF_RUNS and not (is_fitted and "parts" in config.model.settings):
         raise ConfigError(f"model.name must not be {config.model.name!r} here: {NOT_TRAINED}")
@@ -47,7 +47,7 @@ def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
     loss = _with(loss, **complete("loss", loss_type, loss.settings, _GIVEN_TO_LOSS))
     model = _with(model, **complete("model", model_type, model.settings, _GIVEN_TO_MODEL))
     config = config.model_copy(update={"loss": loss, "model": model})
-    build_model(config, 2, 2)  # its constructor checks the settings; sizes do not matter for that, nor below
+    build_model(config, 2, 2)  # its constructor checks the settings; the sizes here do not matter
     built = build_loss(config, 2, 2, 2)
     if "whole_queries" in built.needs and config.train.order == "pair":
         raise ConfigError(
@@ -63,15 +63,15 @@ def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
 
 
 def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
-    """The negatives with every automatic choice made, so that the run's file repeats it whatever ships later."""
-    kind, settings = _negatives(config, loss)
+    """The negatives with every automatic choice resolved, so that the run's file does not depend on later defaults."""
+    kind, settings = _chosen_negatives(config, loss)
     negatives = build_negatives(config, loss)
     effective_n = config.negatives.effective_n
     if loss.defaults.effective_n is None:
         if effective_n not in (None, negatives.n):
             raise ConfigError(
-                f"negatives.effective_n does not go with loss {config.loss.name}, whose sum over negatives is its own, "
-                f"got {effective_n}; leave it out"
+                f"negatives.effective_n does not apply to loss {config.loss.name}, which is never scaled, got "
+                f"{effective_n}; leave it out"
             )
         effective_n = None
     elif effective_n is None and loss.defaults.effective_n != "catalogue":
@@ -81,7 +81,7 @@ def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
 
 
 def components(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections of a config in which classes and instances may stand for names, as plain values."""
+    """Sections of a config as plain values; classes and instances in them become names and settings."""
     kinds: dict[str, tuple[str, Mapping[str, type[Any]], type[Any]]] = {
         "model": ("name", {**MODELS, **_MADE_OF_RUNS}, Model),
         "loss": ("name", LOSSES, Loss),
@@ -105,7 +105,7 @@ def loss_class(name: str) -> type[Loss]:
 
 
 def build_model(config: RunConfig, n_queries: int, n_items: int) -> Model:
-    """The model with the seed's initial values. The config may come from a folder, and be damaged."""
+    """The model with the seed's initial values. The config may come from a damaged folder, so it is checked."""
     cls = model_class(config.model.name)
     settings = complete("model", cls, config.model.settings, _GIVEN_TO_MODEL)
     with _initial_values(config.seed):
@@ -119,16 +119,16 @@ def build_loss(config: RunConfig, n_queries: int, n_items: int, n_positives: int
     given: dict[str, Any] = {name: size for name, size in sizes.items() if name in _parameters(cls)}
     with _initial_values(config.seed, _OF_LOSS):
         loss = cls(**given, **settings)
-    loss.shares_state = False  # a run is one process, whatever other processes there are
+    loss.shares_state = False  # a run is one process, even beside other processes
     return loss
 
 
 def build_negatives(config: RunConfig, loss: Loss) -> Negatives:
-    kind, settings = _negatives(config, loss)
+    kind, settings = _chosen_negatives(config, loss)
     return lookup("negatives.kind", kind, NEGATIVES, Negatives)(**settings)
 
 
-def _negatives(config: RunConfig, loss: Loss) -> tuple[str, dict[str, Any]]:
+def _chosen_negatives(config: RunConfig, loss: Loss) -> tuple[str, dict[str, Any]]:
     """The name of the source of negatives, and all its settings; "auto" is the loss's choice."""
     settings, kind, n = config.negatives, config.negatives.kind, config.negatives.n
     is_auto = kind == "auto"
@@ -141,7 +141,7 @@ def _negatives(config: RunConfig, loss: Loss) -> tuple[str, dict[str, Any]]:
     if "n" in _parameters(cls):
         given["n"] = n or (loss.defaults.n if is_auto else None) or settings.paper_n
     elif n is not None:
-        raise ConfigError(f"negatives.n does not go with negatives.kind = {kind!r}, got {n}; leave it out")
+        raise ConfigError(f"negatives.n does not apply to negatives.kind = {kind!r}, got {n}; leave it out")
     return kind, complete("negatives", cls, given)
 
 
@@ -154,14 +154,14 @@ def build_estimator(config: RunConfig) -> Estimator:
 
 
 def build_objective(config: RunConfig, model: Model, context: Context) -> CatalogueObjective:
-    """The objective of positives against the catalogue, with its batches and its thresholds' hook."""
+    """The objective of positives against the catalogue, with its batches and its threshold hook."""
     positives, train = context.histories, config.train
     loss = build_loss(config, model.n_queries, model.n_items, positives.indices.numel()).to(train.device)
     half = train.precision == "bfloat16"
     if half and train.device == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         raise ConfigError(
             "train.precision = 'bfloat16' needs a processor with bfloat16 products (AVX-512 or AMX), and this one has "
-            "none: it would be slower. Set train.precision = 'float32'"
+            "none, so it would be slower. Set train.precision = 'float32'"
         )
     negatives = build_negatives(config, loss)
     objective = CatalogueObjective(
@@ -202,9 +202,9 @@ def build_trainer(
 
 @contextmanager
 def _initial_values(seed: int, *path: int) -> Iterator[None]:
-    """Random values drawn inside are the seed's own."""
+    """Inside, random values depend on the seed and ``path`` alone."""
     with torch.random.fork_rng(devices=[]):
-        # Values begin on the CPU. torch.manual_seed would format the stack at every call, for CUDA: a third of a ms.
+        # Initial values are drawn on the CPU. torch.manual_seed would format the stack at every call: a third of a ms.
         torch.default_generator.manual_seed(stream(seed, _INITIAL_VALUES, *path).initial_seed())
         yield
 

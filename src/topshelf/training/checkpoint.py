@@ -22,7 +22,7 @@ FORMAT = 1
 def save(path: str | Path, state: dict[str, Any], *, run: str | None = None) -> None:
     """Write nested dicts and lists of tensors, numbers, strings and None; ``run`` is the id of the run it belongs to.
 
-    The file appears whole or not at all: when the disk is full, the one that was there before is kept.
+    The write is atomic: if the disk is full, the previous file is kept.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = _flatten(state, tensors)
@@ -33,7 +33,7 @@ def save(path: str | Path, state: dict[str, Any], *, run: str | None = None) -> 
 
 
 def load(path: str | Path, *, run: str | None = None) -> dict[str, Any]:
-    """Read what :func:`save` wrote; a damaged file, and one of another run, is a :class:`CheckpointError`."""
+    """Read what :func:`save` wrote; a damaged file, or one of another run, raises a :class:`CheckpointError`."""
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path} does not exist")

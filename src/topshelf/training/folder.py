@@ -1,19 +1,19 @@
-"""A run on disk: what was asked, what was used, what came out.
+"""A run on disk: its settings, its data and its results.
 
 RUN/
   run.json                  the run's id, the config as it began, and the checksums of the data
   config.toml               the resolved config: every setting, defaults included
   environment.json          versions, machine, threads, seed
-  log.jsonl                 one line an epoch
-  metrics.json              the numbers, with their protocol; there when the run is finished
+  log.jsonl                 one line per epoch
+  metrics.json              metrics and their protocol; written when the run is finished
   model.safetensors         the chosen weights
-  interactions.safetensors  train, validation and test lists, and what no part has (the seen lists of serving)
+  interactions.safetensors  the lists and events of train, validation and test, and interactions in no part
   users.parquet items.parquet   id maps, and titles where there are any
-  artifact.safetensors      what answers: vectors, what each user has, popularity (:mod:`topshelf.artifact`)
+  artifact.safetensors      what serving needs: vectors, items per user, popularity (:mod:`topshelf.artifact`)
   checkpoint.safetensors    the trainer's whole state, for --resume
 
-The folder appears whole, with everything down to the data, or not at all. One process at a time writes to it. The run's
-id is in the model, the checkpoint and the metrics, so that files of two runs are never taken for one.
+The folder is created atomically, data included. One process at a time writes to it. The run's id is in the model, the
+checkpoint and the metrics, so that files of two runs are never mixed.
 """
 
 from __future__ import annotations
@@ -72,14 +72,16 @@ class RunFolder:
         cls(path).check_new()
         with ExitStack() as held:
             with files.new_folder(path) as fresh:
-                held.enter_context(files.owned(fresh))  # before it is in place: nobody else can take it
+                held.enter_context(
+                    files.owned(fresh)
+                )  # before it is moved into place, so that no other process can take it
                 cls(fresh)._begin(config, dataset)
             yield cls(path)
 
     @classmethod
     @contextmanager
     def whole(cls, path: str | Path, config: RunConfig, dataset: Dataset) -> Iterator[RunFolder]:
-        """A new run folder that appears when the block ends: for a model that is fitted already."""
+        """A new run folder that appears when the block ends, for a fitted model."""
         cls(path).check_new()
         with files.new_folder(path) as fresh:
             folder = cls(fresh)
@@ -121,7 +123,7 @@ class RunFolder:
 
     @cached_property
     def identity(self) -> dict[str, Any] | None:
-        """What run.json says; None for a folder of a version that wrote none."""
+        """The content of run.json; None for a folder of a version without it."""
         if not self.identity_file.exists():
             return None
         content = files.read_sealed(self.identity_file, is_always_sealed=True)
@@ -154,7 +156,7 @@ class RunFolder:
         return config
 
     def _check_config(self, values: Mapping[str, Any]) -> None:
-        """Refuse another run's config and one that was cut off; say what a person has changed."""
+        """Refuse another run's config and a truncated one; warn of edited settings."""
         text = self.config.read_text(encoding="utf-8")
         began_as = self.identity["config"] if self.identity is not None else text
         if text == began_as:
@@ -209,7 +211,7 @@ class RunFolder:
             raise CheckpointError(f"{self.path} is damaged: its ids cannot be read: {error}") from None
 
     def load_dataset(self) -> Dataset:
-        """The data, checked: every index in it may reach compiled code."""
+        """The data, checked, because compiled code trusts every index in it."""
         self._check_data_files(self.interactions, self.users, self.items)
         state = checkpoint.load(self.interactions)
         *maps, titles = self.load_ids()
@@ -248,7 +250,7 @@ class RunFolder:
         checkpoint.save(self.artifact, state, run=self.run)
 
     def load_artifact(self) -> dict[str, Any]:
-        """Tensors that are mapped into memory, not read; their checksums are compared."""
+        """Memory-mapped tensors; their checksums are compared."""
         return checkpoint.load(self.artifact, run=self.run)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
@@ -258,11 +260,11 @@ class RunFolder:
         return checkpoint.load(self.checkpoint, run=self.run) if self.checkpoint.exists() else None
 
     def save_metrics(self, content: dict[str, Any]) -> None:
-        """The last file of a run: it says which model its numbers are of."""
+        """Write the last file of a run, with the checksum of the model that it belongs to."""
         files.write_sealed(self.metrics, {**content, "run": self.run, "model_sha256": files.digest(self.model)})
 
     def load_metrics(self) -> dict[str, Any]:
-        """The numbers, refused where they are not of this run's model."""
+        """The metrics, refused if they are not of this run's model."""
         content = files.read_sealed(self.metrics, is_always_sealed=self.run is not None)
         if self.run is None:
             return content
@@ -282,7 +284,7 @@ class RunFolder:
 
 
 def environment() -> dict[str, Any]:
-    """What the numbers depend on besides the config. Another thread count can change the last bits of a sum."""
+    """What results depend on besides the config. Another thread count can change the last bits of a sum."""
     packages = ("topshelf", "torch", "numpy", "scipy", "polars", "numba", "safetensors", "pydantic")
     return {
         "python": platform.python_version(),
@@ -295,7 +297,7 @@ def environment() -> dict[str, Any]:
 
 
 def peak_mib() -> float | None:
-    """The most memory this process has held, imports and data included; None where the system does not say."""
+    """Peak memory of this process, imports and data included; None where the system does not report it."""
     if sys.platform == "win32":
         return None
     import resource  # not there on Windows
@@ -310,7 +312,7 @@ def _say(text: str) -> None:
 
 def _interactions(state: Mapping[str, Any], name: str, users: IdMap, items: IdMap) -> Interactions:
     events = None
-    if (kept := state.get("events")) is not None:  # earlier versions kept none
+    if (kept := state.get("events")) is not None:  # earlier versions have none
         columns: dict[str, Any] = {key: None if values is None else values.numpy() for key, values in kept.items()}
         events = Events(**columns).check(len(users), len(items), f"the events of {name}")
     lists = Ragged(state["indptr"], state["indices"]).check(len(items), name, n_lists=len(users), unique=True)

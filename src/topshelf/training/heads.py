@@ -1,7 +1,7 @@
-"""From the vectors of a step to its loss and gradients: three ways, chosen once for a run.
+"""From the vectors of a step to its loss and gradients: three ways, chosen once per run.
 
 ``PartitionHead``  the exact catalogue by blocks of queries, for losses that need only the log-partition: forward and
-                   backward in three products, nothing of (Q, I) kept.
+                   backward in three products, and no (Q, I) table.
 ``PairHead``       losses of every pair of a positive and a negative, a few queries at a time, so that the margins stay
                    in the cache.
 ``AutogradHead``   everything else, in one piece through autograd: a partition of drawn columns, whole-batch losses.
@@ -23,25 +23,25 @@ from topshelf.negatives import Draw, Negatives, sampled_scores
 from topshelf.queries import Batch, Encoded
 
 DENSE_BYTES = 8 * 2**30
-# Margins of one block, about what a core's cache holds: larger tables are fresh memory at every operation, and slower.
+# Margins of one block, about the size of a core's cache: larger tables are allocated at every operation, and slower.
 PAIR_CELLS = 2**20
 
 
 class Reading(TypedDict, total=False):
-    """What a block of scores shows besides its sums; the arguments of ``CatalogueHead.forward``."""
+    """What to read from a block of scores besides its sums; the arguments of ``CatalogueHead.forward``."""
 
     k: int  # the k-th best score
     level: Tensor  # (Q,), how many items are above it, and by how much
 
 
 class BlockReader(Protocol):
-    """Somebody who reads the scores of the whole catalogue while a step makes them: the thresholds' owner."""
+    """Reads the scores of the whole catalogue while a step computes them; the threshold hook is one."""
 
     def wanted(self, query: Tensor) -> Reading:
-        """What the next block of queries (Q,) is to hold besides its sums; empty for nothing."""
+        """What to compute for the next block of queries (Q,) besides its sums; may be empty."""
 
     def take(self, query: Tensor, block: Block) -> None:
-        """The block, before the loss is taken."""
+        """Read the block, before its loss is computed."""
 
 
 class Head:
@@ -63,9 +63,9 @@ class Head:
         return take(batch, draw, encoded.queries, encoded.items)
 
     def backward(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> float:
-        """The loss as a number, the model's own with it; its gradients are added to the parameters'.
+        """The loss as a number, the model's own loss included; its gradients are added to the parameters'.
 
-        A loss that is not finite leaves the model's gradients alone.
+        If the loss is not finite, the model's gradients are not changed.
         """
         raise NotImplementedError
 
@@ -132,13 +132,13 @@ class Head:
         return negative.new_full((1,), scale) if scale else None
 
     def _check_dense(self, n_cells: int) -> None:
-        """A loss that looks at every pair holds (P, N) margins at once, some copies of them, and their gradients."""
+        """A loss of pairs needs (P, N) margins, some copies of them, and their gradients at once."""
         needed = n_cells * 4 * self.loss.pair_copies
         if needed > DENSE_BYTES:
             raise ConfigError(
-                f"this loss looks at every pair of a positive and a negative: {needed / 2**30:.1f} GiB at once, and at "
-                f"most {DENSE_BYTES / 2**30:.0f} GiB are taken. Use negatives.kind = 'shared' with a smaller "
-                "negatives.n, or, where the loss takes a batch in one piece, a smaller train.batch_size"
+                f"this loss compares every positive with every negative, which needs {needed / 2**30:.1f} GiB at once; "
+                f"the limit is {DENSE_BYTES / 2**30:.0f} GiB. Use negatives.kind = 'shared' with a smaller "
+                "negatives.n, or, if the loss needs the whole batch at once, a smaller train.batch_size"
             )
 
 
@@ -197,16 +197,16 @@ class PairHead(Head):
     def _by_blocks(self, batch: Batch, draw: Draw, encoded: Encoded) -> tuple[float, tuple[Tensor, Tensor] | None]:
         """The loss, and the gradients of the vectors.
 
-        The loss's own parameters get their gradients here; a loss that leaves the scores alone for once gives none.
+        The loss's own parameters get their gradients here. None if the loss does not depend on the scores this time.
         """
         order, vectors = None, encoded.queries
         if "query" in self.loss.needs and not (batch.is_whole or draw.is_shared):
-            # A query may have several rows; together in a block, they update its state once.
+            # A query may have several rows; in one block they update its state once.
             order = torch.argsort(batch.query, stable=True)
             batch, draw, vectors = batch.reordered(order), draw.reordered(order), vectors[order]
         items = encoded.items.detach().requires_grad_()
         n_columns = draw.n_columns(items.size(0))
-        self._check_dense(int(batch.counts().max()) * n_columns)  # one query is never cut
+        self._check_dense(int(batch.counts().max()) * n_columns)  # one query is never divided
         to_queries, number = torch.zeros_like(vectors), 0.0
         for start, stop in self.affordable(batch, n_columns):
             part = batch.part(start, stop)
@@ -222,7 +222,7 @@ class PairHead(Head):
         return number, None if items.grad is None else (to_queries, items.grad)
 
     def affordable(self, batch: Batch, n_columns: int) -> list[tuple[int, int]]:
-        """Blocks of queries whose (P, N) margins, the copies a loss makes of them and their gradients fit."""
+        """Blocks of queries that fit in memory: their (P, N) margins, the loss's copies of them, and gradients."""
         cells = min(self.workspace.budget // (4 * self.loss.pair_copies), PAIR_CELLS)
         most = max(1, cells // n_columns)  # positives, or queries, per block
         load = torch.maximum(batch.counts(), torch.ones_like(batch.query)).cumsum(0).tolist()
@@ -238,7 +238,7 @@ class PairHead(Head):
 def choose_head(
     loss: Loss, negatives: Negatives, effective_n: int | None, workspace: Workspace, *, half: bool = False
 ) -> Head:
-    """The head of a loss and its negatives; ``half`` is for the products of the whole catalogue only."""
+    """The head for a loss and its negatives; ``half`` applies to products with the whole catalogue only."""
     given = (loss, negatives, effective_n, workspace)
     if negatives.layout == "catalogue" and "log_partition" in loss.needs and loss.scope != "batch":
         return PartitionHead(*given, half=half)
@@ -251,7 +251,7 @@ def choose_head(
 
 
 def _carried_back(number: float, encoded: Encoded, gradients: tuple[Tensor, Tensor] | None) -> float:
-    """One pass back through the model, from the gradients of its vectors and from its own loss."""
+    """One backward pass through the model, from the gradients of its vectors and from its own loss."""
     queries, items, auxiliary = encoded
     if auxiliary is not None:
         number += auxiliary.item()

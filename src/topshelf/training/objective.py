@@ -18,13 +18,13 @@ from topshelf.training.heads import BlockReader, choose_head
 
 
 class Hook(Protocol):
-    """Something that goes along with training; thresholds are one."""
+    """A callback of the training; the threshold updates are one."""
 
     def begin_epoch(self, epoch: int, model: Model, generator: torch.Generator, *, is_resumed: bool) -> None:
-        """Before the epoch's first step; ``is_resumed`` where some of its steps were done before an interruption."""
+        """Before the epoch's first step; ``is_resumed`` if some of its steps were done before an interruption."""
 
     def after_step(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> None:
-        """After the optimizer's step; ``encoded`` holds the vectors of before it, detached."""
+        """After the optimizer's step; ``encoded`` has the vectors from before it, detached."""
 
 
 class ThresholdOwner(Hook, BlockReader, Protocol):
@@ -62,8 +62,8 @@ class CatalogueObjective:
     """Positives of queries against a catalogue of items that all queries share.
 
     ``effective_n``: the partition sum over n columns is scaled by effective_n / n. For the softmax loss that is a
-    constant; for SL@K it sets how hard the weight's gradient pushes badly ranked positives down (docs/losses/slatk.md).
-    Losses whose own sum or mean over negatives is meant (``Loss.defaults.effective_n`` is None) are never scaled.
+    constant; for SL@K it sets how strongly the weight's gradient lowers badly ranked positives (docs/losses/slatk.md).
+    Losses that define their own sum or mean over negatives (``Loss.defaults.effective_n`` is None) are never scaled.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class CatalogueObjective:
         self.head = choose_head(loss, negatives, scaled, workspace or Workspace(), half=half)
 
     def own_thresholds(self, hook: ThresholdOwner) -> None:
-        """Give the loss's thresholds their owner, which may read the scores that the head makes."""
+        """Set the hook that updates the loss's thresholds; it may read the scores that the head computes."""
         self.hooks.append(hook)
         self.head.reader = hook
 
@@ -99,7 +99,7 @@ class CatalogueObjective:
         return StepResult(self.head.backward(batch, encoded, generator), encoded.detach())
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Encoded]:
-        """The differentiable loss in one piece, the model's own with it, and the detached vectors: the plain path."""
+        """The differentiable loss in one piece, the model's own loss added, and the detached vectors."""
         encoded = self.model.encode_batch(batch)
         value = self.head.value(batch, encoded, generator)
         return value if encoded.auxiliary is None else value + encoded.auxiliary, encoded.detach()
@@ -114,5 +114,5 @@ def _effective_n(given: int | None, loss: Loss, negatives: Negatives, n_items: i
         if default == "catalogue":
             return n_items
         return default if negatives.stands_for_catalogue else None
-    # As many as were drawn is what is meant, and there are no more than all items.
+    # A draw has at most all items, so neither has its effective_n.
     return min(given, n_items) if negatives.layout == "shared" and given == negatives.n else given

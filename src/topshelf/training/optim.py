@@ -13,14 +13,14 @@ from topshelf.errors import at_least, positive
 
 
 class RowAdam(torch.optim.Optimizer):
-    r"""Adam for embedding tables: a row moves only when it has a gradient, and counts its own steps.
+    r"""Adam for embedding tables: a row is updated only when it has a gradient, and counts its own steps.
 
     Parameters with sparse gradients (``F.embedding(..., sparse=True)``) are updated at their touched rows alone, with
     moments and bias correction by each row's own number of steps; the cost of a step is then that of the batch, not of
     the table. Parameters with dense gradients get torch's fused Adam. Weight decay is L2, on touched rows.
 
-    Relations: on a row that is touched at every step it is Adam. Between touches Adam would go on moving the row by its
-    momentum; this does not, so a user who comes once an epoch moves once an epoch.
+    Relations: on a row with a gradient at every step it is Adam. Without a gradient, Adam goes on updating the row by
+    its momentum; this does not, so a user in one batch per epoch is updated once per epoch.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class RowAdam(torch.optim.Optimizer):
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         for name, values in (("step", step), ("mean", mean), ("square", square)):
             state[name].index_copy_(0, rows, values)
-        # From here on mean and square are scratch. lr (m / c1) / (sqrt(v / c2) + eps), with the corrections, one a row,
-        # moved out of the (rows, dim) arithmetic; in double, for 1 - 0.999 in float32 is off by 0.005%.
+        # From here on mean and square are scratch. lr (m / c1) / (sqrt(v / c2) + eps), with the corrections, one per
+        # row, moved out of the (rows, dim) arithmetic; in double, because 1 - 0.999 in float32 is off by 0.005%.
         shape = (-1,) + (1,) * (parameter.dim() - 1)
         steps = step.double().view(shape)
         root = (1 - beta2**steps).sqrt_()

@@ -1,4 +1,4 @@
-"""The phases of a run: training with validation, then, when asked for, a refit on train + validation."""
+"""The phases of a run: training with validation, then optionally a refit on train + validation or on everything."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class Outcome:
     """A fitted model, the epoch that validation chose, the seconds it took, and the validation NDCG@K of the choice.
 
     ``valid_score`` is None for a closed-form model fitted on train alone, whose validation can be computed at any time.
-    ``measured`` holds the test evaluation that was made before the model learned from the test part too; None for a
-    model that did not.
+    ``measured`` is the test evaluation from before a refit on the test part; None for a model without such a refit.
     """
 
     model: Model
@@ -66,8 +65,8 @@ def _is_finite(value: Any) -> bool:
 class Phases:
     """Fits a config's model, from the start or from a checkpoint.
 
-    Settings that do not fit the data fail when it is made, before a folder is. ``measure`` evaluates an outcome on the
-    test part; it is called when the refit is about to use that part up.
+    Settings that do not fit the data fail in the constructor, before a folder is made. ``measure`` evaluates an
+    outcome on the test part; it is called before a refit that learns from that part.
     """
 
     def __init__(
@@ -89,9 +88,9 @@ class Phases:
             chosen = Outcome(model, progress.best_epoch, progress.seconds, progress.best_score)
             if not self.config.train.refit:
                 return chosen
-            extra, checkpoint = self._handed_on(chosen), None
+            extra, checkpoint = self._first_phase(chosen), None
             if folder is not None:
-                folder.save_model(chosen.state_dict())  # something to use if the refit is stopped
+                folder.save_model(chosen.state_dict())  # a usable model in case the refit is stopped
         else:
             extra = checkpoint["extra"]
         return self._refit(extra, checkpoint)
@@ -100,7 +99,7 @@ class Phases:
         return self.task.validate(model, self.config.k)
 
     def _fit(self, model: Model) -> Outcome:
-        """A closed-form model."""
+        """Fit a closed-form model."""
         started = time.perf_counter()
         valid_score = measured = None
         if self.config.train.refit:  # validated and measured before it has seen those parts
@@ -122,8 +121,8 @@ class Phases:
     def _measured(self, chosen: Outcome) -> dict[str, Any] | None:
         return self._measure(chosen) if self.config.train.refit == "all" and self.task.has("test") else None
 
-    def _handed_on(self, chosen: Outcome) -> dict[str, Any]:
-        """What the refit's checkpoints must remember of the first phase."""
+    def _first_phase(self, chosen: Outcome) -> dict[str, Any]:
+        """The results of the first phase that the refit's checkpoints keep."""
         log = self.folder.log.read_text(encoding="utf-8") if self.folder is not None else ""
         return {
             "best_epoch": chosen.best_epoch,
@@ -153,7 +152,7 @@ class Phases:
                 raise
 
     def _leave_best(self, trainer: Trainer) -> None:
-        """Leave the best weights so far as a model that can be evaluated."""
+        """Save the best weights so far as a model that can be evaluated."""
         if self.folder is not None and trainer.best_weights is not None:
             trainer.model.load_state_dict(trainer.best_weights)
             progress = trainer.progress
@@ -175,20 +174,20 @@ class Phases:
 
 
 def _phase(checkpoint: dict[str, Any], config: RunConfig) -> str:
-    """The phase that a checkpoint is of; its structure is checked, for files are untrusted."""
-    found = checkpoint.get("phase")
+    """The phase of a checkpoint; its structure is checked, because files are untrusted."""
+    phase = checkpoint.get("phase")
     try:
-        if not isinstance(checkpoint["trainer"], dict) or found not in ("train", "refit"):
-            raise ValueError(f"it must have the state of a phase, train or refit, got {found!r}")
-        if found == "refit":
+        if not isinstance(checkpoint["trainer"], dict) or phase not in ("train", "refit"):
+            raise ValueError(f"it must have the state of a phase, train or refit, got {phase!r}")
+        if phase == "refit":
             _check_extra(checkpoint["extra"], config)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"the checkpoint is damaged: it has no state that can be resumed: {error}") from None
-    return str(found)
+    return str(phase)
 
 
 def _check_extra(extra: Any, config: RunConfig) -> None:
-    """What a refit must know of the first phase (``_handed_on``)."""
+    """Check the results of the first phase (``_first_phase``) in a refit's checkpoint."""
     best, refit = extra["best_epoch"], config.train.refit
     if type(best) is not int or not 1 <= best <= config.train.epochs:
         raise ValueError(f"best_epoch must be one of {config.train.epochs} epochs, got {best!r}")
@@ -198,5 +197,5 @@ def _check_extra(extra: Any, config: RunConfig) -> None:
         raise ValueError(f"log must be text, got {type(extra['log']).__name__}")
     if extra["measured"] is not None:
         if refit != "all":
-            raise ValueError("only a refit on all has numbers from before it")
+            raise ValueError("only a refit on all has a test evaluation from before it")
         check_json(extra["measured"])

@@ -1,4 +1,4 @@
-"""A whole run: data, fitting, evaluation, and the folder that keeps it."""
+"""A whole run: data, fitting, evaluation, and its folder."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Fitted:
     is_final: bool = True  # whether the model is that of the run's last phase, the refit if there is one
 
     def histories(self) -> Ragged:
-        """What the model has learned from, of each user."""
+        """The items per user that the model was trained on."""
         return self.dataset.split.seen(through_refit(self.config.train.refit) if self.is_final else "train")
 
     def seen(self) -> Ragged:
-        """All that each user has, whatever the model has learned from; low ratings included."""
+        """All items per user, in training or not; low ratings included."""
         return self.dataset.split.seen("below")
 
     @cached_property
@@ -56,18 +56,18 @@ class Fitted:
     ) -> Evaluation:
         """Full-ranking evaluation on the test or the validation part; by default as the config says.
 
-        Validation masks train only. With ``train.refit`` the model has seen the validation part, so its numbers
-        there are not those of a held-out set; with ``refit = "all"`` it has seen the test part too, and is refused.
+        Validation masks train only. With ``train.refit`` the model has seen the validation part, so that part is not
+        held out for it; with ``refit = "all"`` it has seen the test part too, and is refused.
         """
         if part == "test" and not len(self.dataset.split.test):
             raise ConfigError(
                 "this run has no test part (data.test_fraction = 0), so there is nothing to evaluate on; its "
-                "validation numbers are in metrics.json"
+                "validation metrics are in metrics.json"
             )
         if self.measured is not None:
             raise ConfigError(
-                "this model was refitted on everything, the test part too (train.refit = 'all'); its numbers, made "
-                "before that, are in metrics.json"
+                "this model was refitted on everything, the test part too (train.refit = 'all'); its test metrics, "
+                "from before the refit, are in metrics.json"
             )
         settings, cutoffs = self.config.evaluate, cutoffs or self._cutoffs()
         protocol = protocol or settings.protocol
@@ -75,23 +75,23 @@ class Fitted:
 
     @cached_property
     def test(self) -> Evaluation:
-        """The evaluation on the test part that the config asks for, made once."""
+        """The evaluation on the test part, as the config says; computed once."""
         return self.evaluate()
 
     def test_json(self) -> dict[str, Any] | None:
-        """The numbers of the test part, or None without one: this model's, or those from before the refit on all."""
+        """The test metrics of this model, or from before a refit on all; None without a test part."""
         if self.measured is not None:
             return self.measured
         return self.test.to_json() if len(self.dataset.split.test) else None
 
     def _cutoffs(self) -> tuple[int, ...]:
-        """The config's cut-offs, without those longer than the catalogue."""
+        """The config's cut-offs, without those larger than the catalogue."""
         return tuple(k for k in self.config.cutoffs if k <= self.model.n_items)
 
     def summary(self) -> dict[str, Any]:
-        """What metrics.json holds."""
+        """The content of metrics.json."""
         test, refit = self.test_json(), self.config.train.refit
-        # A refitted model has seen the validation part; what counts is the score that chose the epoch.
+        # A refitted model has seen the validation part; report the score that chose the epoch.
         valid = {f"ndcg@{self.config.k}": self.valid_score} if refit else self.evaluate(part="valid").to_json()["mean"]
         return {
             "protocol": self.config.evaluate.protocol,
@@ -114,9 +114,9 @@ class Fitted:
 
 
 def load_dataset(config: RunConfig, *, test: bool = True) -> Dataset:
-    """The split that the config asks for; without ``test``, that part is empty and, where it is a file, unread.
+    """The split that the config describes; without ``test``, that part is empty, and a file of its own is not read.
 
-    What a person should know of the data before training is said as a :class:`TopshelfWarning`.
+    Notes on the data are :class:`TopshelfWarning`s.
     """
     settings = config.data.model_dump()
     dataset = load_split(settings.pop("source"), **settings, seed=config.seed, test=test)
@@ -127,7 +127,7 @@ def load_dataset(config: RunConfig, *, test: bool = True) -> Dataset:
 def fit(
     config: RunConfig, dataset: Dataset | None = None, *, out: str | Path | None = None, quiet: bool = True
 ) -> Fitted:
-    """Fit what ``config`` asks for; with ``out``, keep the run in a folder that can be resumed and evaluated."""
+    """Fit the model of ``config``; with ``out``, in a run folder that can be resumed and evaluated."""
     config = resolve(config)
     if out is not None:
         RunFolder(out).check_new()
@@ -140,7 +140,7 @@ def fit(
 
 
 def resume(out: str | Path, *, quiet: bool = True, allow: Collection[str] = ()) -> Fitted:
-    """Continue a run that was stopped; it ends as it would have ended uninterrupted. A finished run is loaded.
+    """Continue a stopped run; the result is that of an uninterrupted run. A finished run is loaded.
 
     ``allow``: packages whose classes the folder's config may name (see :func:`load`).
     """
@@ -155,20 +155,20 @@ def resume(out: str | Path, *, quiet: bool = True, allow: Collection[str] = ()) 
 
 
 def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
-    """The model that a run folder holds; a :class:`TopshelfWarning` says so if its run is not finished.
+    """The model of a run folder; a :class:`TopshelfWarning` says so if its run is not finished.
 
-    A folder may name classes of other packages. Nothing is imported because a folder says so: import their modules
-    first, or name the packages in ``allow``; they stay allowed for the rest of the process.
+    A folder may name classes of other packages. They are imported only if you allow it: import their modules first,
+    or name the packages in ``allow``; they stay allowed for the rest of the process.
     """
     registry.allow(allow)
     folder = RunFolder.open(out)
     config, dataset, state = folder.load_config(), folder.load_dataset(), folder.load_model()
     if folder.is_finished:
-        folder.load_metrics()  # refused where they are of another model
+        folder.load_metrics()  # refused if they are of another model
     outcome = _outcome(folder, config, dataset.split.n_users, dataset.split.n_items, state)
     model = outcome.model
     _check_seen(folder, config, dataset, state)
-    # Until its last phase is over, a run's model is that of the first, which has seen train alone.
+    # Before the last phase ends, a run's model is that of the first phase, which has seen train alone.
     is_final = "refit" in state or folder.is_finished
     fitted = Fitted(config, dataset, **vars(outcome), is_finished=folder.is_finished, is_final=is_final)
     model.attach(Context(fitted.histories(), model.n_items))
@@ -177,7 +177,7 @@ def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
 
 
 def load_model(folder: RunFolder, config: RunConfig, n_users: int, n_items: int) -> Model:
-    """The model of a finished run alone, without its data: nothing is attached to it."""
+    """Only the model of a finished run; no data are read or attached."""
     return _outcome(folder, config, n_users, n_items, folder.load_model()).model
 
 
@@ -190,7 +190,7 @@ def _outcome(folder: RunFolder, config: RunConfig, n_users: int, n_items: int, s
 
 
 def _check_seen(folder: RunFolder, config: RunConfig, dataset: Dataset, state: dict[str, Any]) -> None:
-    """The model must have seen what the config says: the lists and the numbers of a run depend on it."""
+    """The model must have seen what the config says: a run's lists and metrics depend on it."""
     refit = config.train.refit
     if folder.run is None or not (folder.is_finished or "refit" in state):
         return  # of an earlier version, or of the first phase
@@ -200,7 +200,7 @@ def _check_seen(folder: RunFolder, config: RunConfig, dataset: Dataset, state: d
             f"{refit!r}; set it back, or train a new run"
         )
     if (state["measured"] is None) == (refit == "all" and len(dataset.split.test) > 0):
-        raise CheckpointError(f"{folder.model} is damaged: only a model refitted on all has numbers from before that")
+        raise CheckpointError(f"{folder.model} is damaged: only a model refitted on all has metrics from before that")
 
 
 def save(fitted: Fitted, out: str | Path) -> None:
@@ -234,16 +234,17 @@ def _finish(phases: Phases, dataset: Dataset, folder: RunFolder | None, state: d
 def _keep(folder: RunFolder, fitted: Fitted) -> None:
     names = ("model", "best_epoch", "seconds", "valid_score", "measured")
     state = Outcome(*(getattr(fitted, name) for name in names)).state_dict()
-    folder.save_model({**state, "refit": fitted.config.train.refit})  # what it has seen, should nothing more be written
+    # What the model has seen is in its file, so that it is known even if no other file is written.
+    folder.save_model({**state, "refit": fitted.config.train.refit})
     folder.save_artifact(answers(fitted))
     folder.save_metrics(fitted.summary())
 
 
 @torch.no_grad()
 def answers(fitted: Fitted) -> dict[str, Any]:
-    """What :class:`topshelf.artifact.Artifact` keeps of a run: plain tensors.
+    """The content of a run's :class:`topshelf.artifact.Artifact`, as plain tensors.
 
-    Vectors are kept where the known queries are a table. Where they are made of histories, those are kept.
+    It has the vectors of known queries if they are a table, else the histories that they are made of.
     """
     model, learned = fitted.model, fitted.histories()
     state: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""Tasks: what is to be ranked and what counts. A task brings its data, its batches, its objective and its evaluation.
+"""Tasks: what is ranked and what counts as relevant. A task has data, batches, an objective and an evaluation.
 
-Interactions of users with items are the first task. The phases of a run know a task only.
+Interactions of users with items are the first task. The phases of a run depend on the task alone.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Part = Literal["valid", "test"]
 
 
 class Task(Protocol):
-    """What a run needs of its data. ``through`` is what a model may see: "train", "valid" (train too) or "all"."""
+    """What a run needs from its data. ``through`` is what a model may see: "train", "valid" (train too) or "all"."""
 
     @property
     def n_items(self) -> int: ...
 
     def has(self, part: Part) -> bool:
-        """Whether there is anything to find in a held-out part."""
+        """Whether a held-out part has any interactions."""
 
     def context(self, through: Through) -> Context:
-        """What a model's vectors are made of."""
+        """The data that a model's vectors depend on."""
 
     def model(self, config: RunConfig) -> Model:
         """A new model of the config, on the task's device."""
@@ -56,11 +56,11 @@ class Task(Protocol):
 
 
 class InteractionsTask:
-    """Users and the items they took, ranked over the whole catalogue."""
+    """Users and their items, ranked over the whole catalogue."""
 
     def __init__(self, split: Split, device: str = "cpu") -> None:
         self.split, self.device = split.check(), device
-        self.evaluation = cache(self._evaluation)  # a set is checked when it is made, and asked for at every validation
+        self.evaluation = cache(self._evaluation)  # sets are checked when made, and used at every validation
 
     @property
     def n_items(self) -> int:
@@ -71,8 +71,8 @@ class InteractionsTask:
 
     def context(self, through: Through) -> Context:
         def events() -> EventLists | None:
-            happened = self.split.events(through)
-            return None if happened is None else EventLists(happened.ragged(), happened.times())
+            part = self.split.events(through)
+            return None if part is None else EventLists(part.ragged(), part.times())
 
         return Context(self.split.seen(through), self.n_items, events).to(self.device)
 
@@ -83,41 +83,41 @@ class InteractionsTask:
         return build_objective(config, model, self.context(through))
 
     def _evaluation(self, part: Part, protocol: str = "standard") -> EvalSet:
-        """Who asks in a held-out part, here the users of the training, what they should find, what is not listed."""
+        """The users of the training as queries, their held-out items, and the excluded items."""
         lists, n_users = self.split.lists, self.split.n_users
-        held = lists("valid") if part == "test" else None
-        evalset, _ = protocol_set(lists(part), lists("train"), held, protocol, None, n_users, self.n_items)
+        valid = lists("valid") if part == "test" else None
+        evalset, _ = protocol_set(lists(part), lists("train"), valid, protocol, None, n_users, self.n_items)
         return replace(evalset, queries=QuerySet.known(n_users, self.device))
 
     def validate(self, model: Model, k: int) -> float:
         evalset = self.evaluation("valid")
-        return ndcg(*encoded(model, evalset), evalset.relevant, evalset.exclude, k)
+        return ndcg(*vectors_for(model, evalset), evalset.relevant, evalset.exclude, k)
 
     def measure(
         self, model: Model, part: Part, *, protocol: str, cutoffs: Sequence[int], auc: bool = True
     ) -> Evaluation:
         evalset = self.evaluation(part, protocol)
         popularity = torch.bincount(self.split.lists("train").indices, minlength=self.n_items)
-        return evaluate_set(*encoded(model, evalset), evalset, cutoffs, auc=auc, item_counts=popularity)
+        return evaluate_set(*vectors_for(model, evalset), evalset, cutoffs, auc=auc, item_counts=popularity)
 
 
 @torch.no_grad()
-def encoded(model: Model, evalset: EvalSet) -> tuple[Queries, Tensor]:
-    """The vectors of those who ask, and of all items."""
+def vectors_for(model: Model, evalset: EvalSet) -> tuple[Queries, Tensor]:
+    """The vectors of the set's queries, and of all items."""
     assert isinstance(evalset.queries, QuerySet)
     return model.encode(evalset.queries)
 
 
 def check_parts(task: Task, config: RunConfig, kind: str) -> None:
-    """Refuse held-out parts without anything to find: better now than after hours of training."""
+    """Refuse empty held-out parts, before training begins."""
     wanted: dict[Part, str] = {"valid": "data.valid_fraction", "test": "data.test_fraction"}
     if config.data.test_fraction == 0:
         del wanted["test"]
     for part, setting in wanted.items():
         if not task.has(part):
             raise DataError(
-                f"the {part} part of the {kind} split is empty: no user has anything left to find there. Use more "
-                f"data, a larger {setting}, or another data.split"
+                f"the {part} part of the {kind} split is empty: no user has held-out items. Use more data, a larger "
+                f"{setting}, or another data.split"
             )
 
 

@@ -19,12 +19,12 @@ from topshelf.ranking import best_scores
 from topshelf.registry import Recorded
 from topshelf.training.heads import Reading
 
-# Queries that share a draw. The more, the cheaper is a refresh and the more alike are the errors of its queries.
+# Queries that share a draw. With more of them a refresh is cheaper, and the errors of its queries more correlated.
 BLOCK = 512
 
 
 class Estimator(Recorded):
-    """Base of the threshold estimators; pure: it returns thresholds, :class:`ThresholdHook` writes them.
+    """Base of the threshold estimators. It returns thresholds and writes none; :class:`ThresholdHook` does.
 
     - ``updates``: "epochs", then it has :meth:`refresh`, or "steps", then it has :meth:`follow`;
     - ``reads``: what it can read off the scores of a step over the whole catalogue, where each query comes once per
@@ -42,7 +42,7 @@ class Estimator(Recorded):
     ) -> Tensor:
         """New thresholds (U,) of all training queries.
 
-        Shapes: now (U,); queries (U, d); items (I, d); positives, U lists. A query in no batch may keep what it has.
+        Shapes: now (U,); queries (U, d); items (I, d); positives, U lists. A query in no batch may keep its value.
         """
         raise NotImplementedError
 
@@ -77,7 +77,7 @@ class Exact(Estimator):
 
 
 class Sampled(Estimator):
-    """The paper's: all positives and ``n`` drawn negatives, as if there were no others."""
+    """The paper's estimator: all positives and ``n`` drawn negatives, as if there were no other items."""
 
     name: ClassVar[str] = "sampled"
 
@@ -95,7 +95,7 @@ class Sampled(Estimator):
 
 
 class Weighted(Sampled):
-    """``Sampled`` with every drawn negative counted as often as there are negatives for it: about unbiased."""
+    """``Sampled`` with every drawn negative counted as many as it stands for: about unbiased."""
 
     name: ClassVar[str] = "weighted"
 
@@ -130,7 +130,7 @@ class Incremental(Estimator):
 
     def follow(self, now: Tensor, batch: Batch, encoded: Encoded, k: int, generator: torch.Generator) -> Tensor:
         draw, scores = _shared_scores(self.n, batch, encoded, generator)
-        # All positives of the queries are looked at, whichever of them the batch trains on.
+        # All positives of the queries count, not only those in the batch.
         owner = batch.positives.owner()
         positive_scores = (encoded.queries[owner] * encoded.items[batch.positives.indices]).sum(1)
         return thresholds.incremental_step(
@@ -206,17 +206,17 @@ class ThresholdHook:
 
     @torch.no_grad()
     def after_step(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> None:
-        """Follow from the step's own vectors."""
+        """Update the thresholds from the step's own vectors."""
         if self.estimator.updates != "steps" or self.reads is not None:
             return
         table = self.loss.threshold
-        moved = self.estimator.follow(table[batch.query], batch, encoded, self.loss.k, generator)
-        # A query may come twice (pairs with negatives of their own); its first row decides, in a fixed order.
+        updated = self.estimator.follow(table[batch.query], batch, encoded, self.loss.k, generator)
+        # A query may be in the batch twice (pairs with their own negatives); its first row decides, in a fixed order.
         query, row = torch.unique(batch.query, return_inverse=True)
         first = torch.full_like(query, row.numel()).scatter_reduce(
             0, row, torch.arange(row.numel(), device=row.device), "amin"
         )
-        table[query] = moved[first]
+        table[query] = updated[first]
 
 
 def _shared_scores(n: int, batch: Batch, encoded: Encoded, generator: torch.Generator) -> tuple[Draw, Tensor]:
@@ -245,17 +245,17 @@ def drawn_thresholds(
         are called in errors; returns (Q,).
     The queries of a block look at the same items, so that one product scores them. Each query's own draw is as the
     estimator wants it: ``iid`` uniform and independent over the catalogue, else uniform over its negatives without
-    replacement. Errors of one block's queries are therefore alike, in one refresh; the next one draws anew.
+    replacement. So the errors of one block's queries are correlated within one refresh; the next one draws new items.
     """
     queries, items = (x.detach().to(torch.promote_types(x.dtype, torch.float32)) for x in (queries, items))
     names = torch.arange(queries.size(0), device=queries.device) if names is None else names
-    found = queries.new_empty(queries.size(0))
+    estimates = queries.new_empty(queries.size(0))
     for start in range(0, queries.size(0), block):
         part = slice(start, min(start + block, queries.size(0)))
         if estimator == "iid":
             drawn = torch.randint(items.size(0), (n,), generator=generator).to(items.device)
             place = thresholds.iid_place(n, k, items.size(0))
-            found[part] = best_scores(queries[part], items[drawn], place, names=names[part])[:, -1]
+            estimates[part] = best_scores(queries[part], items[drawn], place, names=names[part])[:, -1]
             continue
         lists = positives.slice(part.start, part.stop)
         dealt = deal_negatives(lists, n, items.size(0), generator)
@@ -263,8 +263,9 @@ def drawn_thresholds(
         most = min(k, columns.size(0))
         best = best_scores(queries[part], columns, most, names=names[part], exclude=dealt.exclude, stop=dealt.stop)
         stands_for = dealt.counts if estimator == "sampled" else items.size(0) - lists.counts
-        found[part] = _weighted_kth(_list_scores(queries[part], items, lists), best, lists, stands_for, dealt, k)
-    return found
+        scores = _list_scores(queries[part], items, lists)
+        estimates[part] = _weighted_kth(scores, best, lists, stands_for, dealt, k)
+    return estimates
 
 
 def _weighted_kth(scores: Tensor, best: Tensor, lists: Ragged, stands_for: Tensor, dealt: Dealt, k: int) -> Tensor:

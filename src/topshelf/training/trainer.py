@@ -29,7 +29,7 @@ _ORDER, _STEP, _THRESHOLD = 0, 1, 2
 
 @dataclass
 class Progress:
-    """Where training stands. ``step`` counts the finished steps of the epoch after ``epoch``."""
+    """Progress of training: ``epoch`` finished epochs, and ``step`` finished steps of the next one."""
 
     epoch: int = 0
     step: int = 0
@@ -41,12 +41,12 @@ class Progress:
 
     @classmethod
     def of(cls, state: Any, epochs: int, steps: int) -> Progress:
-        """The progress in a state that comes from a file."""
+        """The progress in a state read from a file; everything is checked."""
         if state.keys() != vars(cls()).keys():
             raise ValueError(f"its progress must have {', '.join(vars(cls()))}, got {', '.join(map(str, state))}")
         progress: Progress = TypeAdapter(cls).validate_json(json.dumps(state), strict=True)  # no "3" for 3
         if not (0 <= progress.best_epoch <= progress.epoch <= epochs and 0 <= progress.step <= steps):
-            raise ValueError(f"it stands at epoch {progress.epoch}, step {progress.step}, outside of {epochs} epochs")
+            raise ValueError(f"it is at epoch {progress.epoch}, step {progress.step}, outside of {epochs} epochs")
         if [record.get("epoch") for record in progress.history] != list(range(1, progress.epoch + 1)):
             raise ValueError(f"its history must have a record of each of its {progress.epoch} epochs")
         scores = {record["epoch"]: record["valid"] for record in progress.history if "valid" in record}
@@ -60,7 +60,7 @@ class Progress:
 
 
 class Watcher(Protocol):
-    """What the trainer tells the world. Every method may do nothing."""
+    """Callbacks of the trainer. Every method may do nothing."""
 
     def on_step(self, trainer: Trainer) -> None: ...
 
@@ -76,8 +76,8 @@ class Interrupted(Exception):  # noqa: N818  not an error
 class Trainer:
     """Trains a model with an objective. Its whole state is in :meth:`state_dict`, at any step.
 
-    Every epoch and every step draws from a random stream of its own, named by (seed, epoch, step), so a resumed run
-    sees the same batches and negatives as an uninterrupted one.
+    Every epoch and every step draws from its own random stream, given by (seed, epoch, step), so a resumed run has
+    the same batches and negatives as an uninterrupted one.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Trainer:
         return progress.best_epoch > 0 and progress.step == 0 and since >= settings.patience
 
     def run(self, watcher: Watcher | None = None) -> None:
-        """Train to the end. On return the model holds the weights of the best epoch, or of the last without one."""
+        """Train to the end. Then the model has the weights of the best epoch, or of the last without validation."""
         with torch.random.fork_rng(devices=[]):
             while not self.is_finished:
                 self._epoch(watcher)
@@ -151,7 +151,7 @@ class Trainer:
 
     def _step(self, batch: Batch, epoch: int, step: int) -> float:
         generator = stream(self.seed, _STEP, epoch, step)
-        # For models that draw noise of their own. torch.manual_seed formats the stack at every call, for other devices.
+        # For models that draw noise. torch.manual_seed would format the stack at every call, for other devices.
         if batch.query.device.type == "cpu":
             torch.default_generator.manual_seed(generator.initial_seed())
         else:
@@ -191,7 +191,7 @@ class Trainer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs; refuses weights that are not finite."""
+        """The whole state, to resume from; refuses weights that are not finite."""
         for name, tensor in self.model.state_dict().items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise TrainingError(f"the model's {name} is no longer finite; the last good checkpoint is kept")
@@ -204,11 +204,11 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state that comes from a file, so each part of it is checked."""
+        """Load a state read from a file; every part of it is checked."""
         try:
             progress = Progress.of(state["progress"], self.settings.epochs, len(self.batches))
             if state["best_weights"] is not None:
-                load_weights(self.model, state["best_weights"])  # only to see that they fit
+                load_weights(self.model, state["best_weights"])  # only to check that they fit
             load_weights(self.model, state["model"])
             _load_tensors(self.loss, state["loss"])
             if (state["best_weights"] is None) != (progress.best_epoch == 0 or self.validate is None):
@@ -236,7 +236,7 @@ class Trainer:
         places = [place for group in expected for place in group["params"]]
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         n_steps = progress.epoch * len(self.batches) + progress.step
-        learned = zip(places, parameters, strict=True)  # a loss's own parameters may wait for their turn
+        learned = zip(places, parameters, strict=True)  # a loss's own parameters may not be updated yet
         needed = {at for at, one in learned if at in expected[0]["params"] and one.requires_grad} if n_steps else set()
         if not needed <= state["state"].keys() <= set(places):
             raise ValueError(f"the optimizer must have moments for its parameters, got {sorted(state['state'])}")
@@ -248,12 +248,12 @@ class Trainer:
 
 
 def load_weights(model: Model, weights: Any) -> None:
-    """Weights that come from a file: every name, shape and type must fit, every number must be finite."""
+    """Load weights read from a file: every name, shape and type must fit, every number must be finite."""
     _load_tensors(model, weights)
 
 
 def _load_tensors(module: nn.Module, tensors: Any) -> None:
-    """Finite numbers of the module's own names, shapes and types: torch would convert other types, and lose digits."""
+    """Names, shapes and types must be the module's: torch would convert other types and lose precision."""
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ValueError(f"the state of {type(module).__name__} must be named tensors")
     for name, value in module.state_dict().items():
@@ -266,7 +266,7 @@ def _load_tensors(module: nn.Module, tensors: Any) -> None:
 
 
 def _groups(groups: Any) -> list[dict[str, Any]]:
-    """The settings of an optimizer's groups that decide its steps, as a file keeps them."""
+    """The settings of an optimizer's groups that decide its steps, as in a file."""
     names = ("params", "lr", "betas", "eps", "weight_decay")
     return [
         {name: list(group[name]) if isinstance(group[name], tuple) else group[name] for name in names if name in group}
@@ -275,7 +275,7 @@ def _groups(groups: Any) -> list[dict[str, Any]]:
 
 
 def _check_moments(moments: Any, names: set[str], parameter: Tensor, n_steps: int) -> None:
-    """What an optimizer knows of a parameter, from a file."""
+    """Check an optimizer's state of one parameter, read from a file."""
     if moments.keys() != names:
         raise ValueError(f"the optimizer's state must have {', '.join(sorted(names))}, got {sorted(moments)}")
     for name, value in moments.items():

@@ -1,4 +1,4 @@
-"""What is seen and kept while training: the progress bar, the JSONL log, the checkpoints, and Ctrl-C."""
+"""The progress bar, the JSONL log, the checkpoints, and Ctrl-C during training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topshelf.training.trainer import Trainer
 
 
 class RunWatcher:
-    """Shows progress, logs epochs, saves checkpoints, and notices a wish to stop.
+    """Shows progress, logs epochs, saves checkpoints, and notices a request to stop.
 
     ``phase`` is "train" or "refit"; ``extra`` is saved with every checkpoint.
     """
@@ -48,7 +48,7 @@ class RunWatcher:
         self._bar.stop()
 
     def begin(self, trainer: Trainer) -> None:
-        """Show where training stands, and make the log agree with it."""
+        """Show the progress so far, and write the log up to it."""
         progress = trainer.progress
         self._task = self._bar.add_task(
             self.phase, total=trainer.settings.epochs * len(trainer.batches), shown=self._shown(trainer, None)
@@ -100,7 +100,7 @@ class RunWatcher:
 
 
 def progress_bar(quiet: bool, *counted: TextColumn) -> Progress:
-    """A line on a terminal that is gone when it is done: what is shown, and the time left."""
+    """A progress line on a terminal, removed at the end: the text, and the time left."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=10),
