@@ -312,14 +312,14 @@ def test_runs_that_do_not_go_together_are_refused(tmp_path):
         (fit(config("ease", k=7), data()), r"the same k, got 5 in run 1 \(mf\) and 7 in run 2 \(ease\)"),
         (fitted("ease", True), r"the same train.refit, got False in run 1 \(mf\) and True in run 2 \(ease\)"),
         (fit(config("ease", refit="all"), data()), r"run 2 \(ease\) was refitted on everything"),
-        (blend([fitted("mf"), fitted("ease")], weights=[1, 1]), r"run 2 \(blend\) is a blend already"),
+        (blend([fitted("mf"), fitted("ease")], weights=[1, 1]), r"run 2 \(blend\) is a blend; give the runs"),
     ):
         with pytest.raises(ConfigError, match=message):
             blend([fitted("mf"), other])
     for too_few, message in (([], "got 0$"), ([tmp_path / "a"], "got 1$"), (str(tmp_path / "a"), "a'$")):
         with pytest.raises(ConfigError, match=f"must have a list of at least 2 runs, .*{message}"):
             blend(too_few)
-    with pytest.raises(ConfigError, match=r"got Recommender as run 2; of a Recommender, give its \.fitted"):
+    with pytest.raises(ConfigError, match=r"got Recommender as run 2; for a Recommender, pass its \.fitted"):
         blend([fitted("mf"), Recommender.of(fitted("ease"))])
     with pytest.raises(CheckpointError, match="does not exist"):
         blend([tmp_path / "a", tmp_path / "b"])

@@ -96,12 +96,12 @@ def test_a_class_that_is_not_there_is_refused(theirs, name):
     ],
 )
 def test_a_module_that_cannot_be_imported_says_why_and_what_to_do(theirs, name, error):
-    with pytest.raises(ConfigError, match=rf"model\.name names '.*', and .*{error}.*Install it, or put its folder on"):
+    with pytest.raises(ConfigError, match=rf"model\.name is '.*', but .*{error}.*Install it, or put its folder on"):
         look(name)
 
 
 def test_a_dot_without_a_colon_is_told_where_the_colon_goes(theirs):
-    message = rf"must be a name or 'package\.module:Class', got '{theirs}\.Mine'; the class is after a colon"
+    message = rf"must be a name or 'package\.module:Class', got '{theirs}\.Mine'; put a colon before the class"
     with pytest.raises(ConfigError, match=message):
         look(f"{theirs}.Mine")
     assert theirs not in sys.modules

@@ -70,7 +70,7 @@ def test_the_next_week_is_joined_to_what_customers_have(shop, tmp_path):
     unknown = week.join(before.select("sku").unique(), on="sku", how="anti")
     assert unknown["sku"].n_unique() > 0
     assert f"{unknown.height} of 5,000 interactions are skipped" in errors
-    assert f"({unknown['sku'].n_unique()} in all)" in errors
+    assert f"({unknown['sku'].n_unique()} items)" in errors
     found = pl.read_csv(lists)
     assert set(found["user"]) == set(week["customer"])
     known = set(before["customer"]) & set(week["customer"])
@@ -169,7 +169,7 @@ def test_a_model_that_cannot_learn_from_them_says_so_and_still_leaves_them_out(l
         fit(config(model={"name": "mf"}, train={"refit": "all"}), Dataset("late", make_split(late)))
     )
     first = recommender.recommend([7], k=3)
-    with pytest.warns(TopshelfWarning, match="MF cannot learn from new interactions without training"):
+    with pytest.warns(TopshelfWarning, match="MF cannot use new interactions without training"):
         again = recommender.recommend_new({7: [first["item"][0]]}, k=2)
     assert again["item"].to_list() == first["item"][1:].to_list()
     assert again["score"].to_list() == pytest.approx(first["score"][1:].to_list())
@@ -181,11 +181,11 @@ def test_a_model_that_cannot_learn_from_them_says_so_and_still_leaves_them_out(l
 
 def test_unknown_items_are_counted_named_and_skipped(late):
     recommender = Recommender.of(fit(config(model={"name": "ease"}), Dataset("late", make_split(late))))
-    with pytest.warns(TopshelfWarning, match=r"3 of 5 interactions are skipped.*\(2 in all\): 'vase', 999"):
+    with pytest.warns(TopshelfWarning, match=r"3 of 5 interactions are skipped.*\(2 items\): 'vase', 999"):
         found = recommender.recommend_new([[3, "vase"], [4, 999, "vase"]])
     assert found.equals(recommender.recommend_new([[3], [4]]))
     with pytest.raises(
-        DataError, match="none of the 1 items is in the run's data, got 'vase'; its items are like 0, 1, 2"
+        DataError, match="none of the 1 items is in the run's data, got 'vase'; its items look like 0, 1, 2"
     ):
         recommender.recommend_new([["vase"]])
 
@@ -209,7 +209,7 @@ def test_ids_that_a_spreadsheet_has_changed_are_named(late):
     frame = late.to_frame().with_columns(pl.col("user").cast(pl.String).str.zfill(5))
     recommender = Recommender(k=5, model="ease").fit(frame)
     with pytest.warns(
-        TopshelfWarning, match=r"2 of 3 new users may be users of the run's data.*such as '7' for '00007'"
+        TopshelfWarning, match=r"2 of 3 new users may be known users.*such as '7' for '00007'"
     ):
         recommender.recommend_new({"7": [3], "8.0": [4], "zoe": [5]})
 

@@ -324,7 +324,7 @@ def test_the_data_section_prepares_a_table_as_it_does_a_file(table, as_file, tmp
 
 
 def test_settings_that_come_too_late_for_a_split_are_refused(fitted):
-    with pytest.raises(ConfigError, match=r"split already, got {'noise': 0\.5}"):
+    with pytest.raises(ConfigError, match=r"left out for split data, got {'noise': 0\.5}"):
         small(data={"noise": 0.5}).fit(fitted.fitted.dataset.split)
 
 

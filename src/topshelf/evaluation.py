@@ -204,9 +204,9 @@ def evaluate_lists(
     cutoffs = _checked_cutoffs(cutoffs, n_items)
     evalset, train_counts = list_set(relevant, train, valid, protocol, empty, n_items)
     evalset = evalset.checked(n_items)
-    ranked, n_unknown = read_lists(lists, len(evalset.queries), n_items, known)
+    ranked, n_left_out = read_lists(lists, len(evalset.queries), n_items, known)
     places = first_places(ranked, cutoffs[-1])[evalset.evaluated]
-    warn_of_misses(places, evalset.evaluated, evalset.exclude, n_unknown)
+    warn_of_misses(places, evalset.evaluated, evalset.exclude, n_left_out)
     counts = train_counts if item_counts is None else item_counts
     return _evaluation([(places.clamp(min=NO_ITEM),)], evalset, cutoffs, n_items, counts)
 

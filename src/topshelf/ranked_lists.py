@@ -26,11 +26,11 @@ def read_lists(lists: Any, n_users: int, n_items: int, known: Interactions | Non
 
     ``known`` has the ids of frames and dicts. Repeated items are refused.
     """
-    n_unknown = 0
+    n_left_out = 0
     if isinstance(lists, Mapping) or hasattr(type(lists), "columns"):
         if known is None:
             raise DataError("relevant must be Interactions where lists are named by ids: their id maps are needed")
-        rows, items, n_unknown = (_of_dict if isinstance(lists, Mapping) else _of_frame)(lists, known)
+        rows, items, n_left_out = (_of_dict if isinstance(lists, Mapping) else _of_frame)(lists, known)
         indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n_users))])
         given = Ragged(torch.from_numpy(indptr), torch.from_numpy(items[np.argsort(rows, kind="stable")]))
     else:
@@ -40,7 +40,7 @@ def read_lists(lists: Any, n_users: int, n_items: int, known: Interactions | Non
             given.check(_ANY_ITEM, "lists")
         given = Ragged(given.indptr, given.indices.where(given.indices < n_items, UNKNOWN))
     _refuse_repeats(given, known)
-    return given, n_unknown
+    return given, n_left_out
 
 
 def first_places(lists: Ragged, k: int) -> Tensor:
@@ -52,7 +52,7 @@ def first_places(lists: Ragged, k: int) -> Tensor:
     return table
 
 
-def warn_of_misses(places: Tensor, users: Tensor, exclude: Ragged | None, n_unknown: int) -> None:
+def warn_of_misses(places: Tensor, users: Tensor, exclude: Ragged | None, n_left_out: int) -> None:
     """Warn of what was not expected in the lists (B, K) of the evaluated users (B,)."""
     n_unknown, n_without = int((places == UNKNOWN).sum()), int((places == NO_ITEM).all(1).sum())
     n_masked = 0
@@ -63,7 +63,7 @@ def warn_of_misses(places: Tensor, users: Tensor, exclude: Ragged | None, n_unkn
         f"{n_unknown:,} places hold items that are not in the catalogue, which count as misses": n_unknown,
         f"{n_masked:,} places hold items that the protocol masks, which count as misses": n_masked,
         f"{n_without:,} of {len(places):,} users have no list and find nothing": n_without,
-        f"{n_unknown:,} users of the lists are not in relevant and are left out": n_unknown,
+        f"{n_left_out:,} users of the lists are not in relevant and are left out": n_left_out,
     }
     if any(notes.values()):
         text = "; ".join(note for note, count in notes.items() if count)
@@ -91,7 +91,7 @@ def _of_frame(frame: Any, known: Interactions) -> tuple[np.ndarray, np.ndarray, 
         )
     columns = table.take(["user", "item", by], None)
     rows, items = (_codes(getattr(known, f"{name}s"), columns[name].to_list()) for name in ("user", "item"))
-    n_unknown = columns["user"].filter(rows < 0).n_unique()
+    n_left_out = columns["user"].filter(rows < 0).n_unique()
     level = columns[by].cast(float).fill_null(np.nan).to_numpy()
     if np.isnan(level).any():
         raise DataError(f"lists must have a {by} in every row, got none in row {int(np.isnan(level).argmax())}")
@@ -104,7 +104,7 @@ def _of_frame(frame: Any, known: Interactions) -> tuple[np.ndarray, np.ndarray, 
         raise DataError(
             f"ranks must differ within a list, got rank {level[at]:g} twice for user {known.users.ids([rows[at]])[0]!r}"
         )
-    return rows[order], items[order], n_unknown
+    return rows[order], items[order], n_left_out
 
 
 def _of_array(lists: Any) -> Ragged:

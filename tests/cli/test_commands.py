@@ -208,7 +208,7 @@ def test_what_new_users_have_is_checked(ease, tmp_path):
     pl.DataFrame({"user": ["zoe"], "thing": [3]}).write_csv(tmp_path / "new.csv")
     assert "Name it with --item-column" in topshelf("recommend", ease, "--new", tmp_path / "new.csv", code=2)
     message = topshelf("recommend", ease, "--items", "lamp,vase", code=2)
-    assert "none of the 2 items is in the run's data, got 'lamp', 'vase'; its items are like" in message
+    assert "none of the 2 items is in the run's data, got 'lamp', 'vase'; its items look like" in message
     rating = ("--new", tmp_path / "new.csv", "--item-column", "thing", "--rating-column")
     assert "--rating-column must be left out here" in topshelf("recommend", ease, *rating, "stars", code=2)
     assert "zoe" in topshelf("recommend", ease, *rating, "none")

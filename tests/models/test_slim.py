@@ -150,7 +150,7 @@ def test_items_and_queries_without_interactions_get_nothing():
 
 def test_descent_that_does_not_end_says_what_to_raise(monkeypatch):
     monkeypatch.setattr(slim, "_MOST_ROUNDS", 1)
-    with pytest.raises(TrainingError, match=r"item 0 still move after 1 sweeps; raise model\.l2, which is 1\.0"):
+    with pytest.raises(TrainingError, match=r"item 0 still change after 1 sweeps; raise model\.l2, which is 1\.0"):
         fitted(histories(8), l1=0.1, l2=1.0)
 
 

@@ -85,7 +85,7 @@ class Model(Recorded, nn.Module):
         """Refuse a kind of queries that the model cannot encode."""
         if kind not in self.takes:
             raise ConfigError(
-                f"{type(self).__name__} has vectors only for the users of its training, not for new ones. Train again "
+                f"{type(self).__name__} has vectors for the users of its training only, not for new ones. Train again "
                 "with their interactions, or use a model that takes new users; topshelf models says which do"
             )
 

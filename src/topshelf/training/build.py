@@ -70,7 +70,7 @@ def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
     if loss.defaults.effective_n is None:
         if effective_n not in (None, negatives.n):
             raise ConfigError(
-                f"negatives.effective_n does not apply to loss {config.loss.name}, which is never scaled, got "
+                f"negatives.effective_n does not go with loss {config.loss.name}, which is never scaled, got "
                 f"{effective_n}; leave it out"
             )
         effective_n = None
@@ -141,7 +141,7 @@ def _chosen_negatives(config: RunConfig, loss: Loss) -> tuple[str, dict[str, Any
     if "n" in _parameters(cls):
         given["n"] = n or (loss.defaults.n if is_auto else None) or settings.paper_n
     elif n is not None:
-        raise ConfigError(f"negatives.n does not apply to negatives.kind = {kind!r}, got {n}; leave it out")
+        raise ConfigError(f"negatives.n does not go with negatives.kind = {kind!r}, got {n}; leave it out")
     return kind, complete("negatives", cls, given)
 
 
