@@ -208,9 +208,7 @@ def test_an_unfinished_refit_does_not_score_whom_its_model_has_not_seen(late, tm
 def test_ids_that_a_spreadsheet_has_changed_are_named(late):
     frame = late.to_frame().with_columns(pl.col("user").cast(pl.String).str.zfill(5))
     recommender = Recommender(k=5, model="ease").fit(frame)
-    with pytest.warns(
-        TopshelfWarning, match=r"2 of 3 new users may be known users.*such as '7' for '00007'"
-    ):
+    with pytest.warns(TopshelfWarning, match=r"2 of 3 new users may be known users.*such as '7' for '00007'"):
         recommender.recommend_new({"7": [3], "8.0": [4], "zoe": [5]})
 
 

@@ -30,7 +30,7 @@ N_BLOCKS, USERS, ITEMS = 4, 20, 24  # blocks; users and items of a block
 
 def same(actual: Any, expected: Any, promise: str, **tolerance: Any) -> None:
     """Tensors, or mappings of them, are close; the message says which promise is broken."""
-    torch.testing.assert_close(actual, expected, msg=lambda found: f"{promise}.\n{found}", **tolerance)
+    torch.testing.assert_close(actual, expected, msg=lambda text: f"{promise}.\n{text}", **tolerance)
 
 
 def identical(actual: Any, expected: Any, promise: str) -> None:
