@@ -69,7 +69,7 @@ def arrive(histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdM
 
 
 def _say_similar(new: list[Any], users: IdMap) -> None:
-    """Warn of new users whose ids are a known id written in another way: 141 or 141.0 for 00141."""
+    """Warn of new users with a known id written in another way: 141 or 141.0 for 00141."""
     alike = {known: name for name in new if (known := users.similar(name)) is not None}
     if alike:
         known, name = next(iter(alike.items()))

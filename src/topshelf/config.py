@@ -77,7 +77,7 @@ class DataSettings(Settings):
 
 
 class OpenSettings(Settings):
-    """A section whose class may have more settings; they are checked against its constructor."""
+    """A section with the further settings of its class; they are checked against its constructor."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -1,8 +1,8 @@
 """Atomic writes, folders with one owner, and cleaning up after killed processes.
 
 Every output goes through :func:`write`, :func:`new_folder` or :func:`append`. Downloads, which are resumed in place,
-and a study's SQLite database are the exceptions. A file is written to a temporary file in the same folder, whose name
-says which process writes it, then synced to disk and moved into place. If that process is killed, the next one that
+and a study's SQLite database are the exceptions. A file is written under a temporary name in the same folder,
+which says which process writes it, then synced to disk and moved into place. If that process is killed, the next one that
 writes to the same path removes the temporary file.
 
 ``step`` is called wherever a crash would leave another state on disk. It does nothing; ``tests/faults`` replaces it to

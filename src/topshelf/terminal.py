@@ -1,4 +1,4 @@
-"""Output for people. Ids, titles and paths may contain anything, so control characters in them are escaped."""
+"""Output on the terminal. Ids, titles and paths may contain anything, so control characters in them are escaped."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_what_was_scored_is_handed_on_without_its_graph(model, positives):
 
 def test_a_loss_of_every_pair_refuses_a_batch_that_would_not_fit(monkeypatch):
     monkeypatch.setattr(heads_module, "DENSE_BYTES", 100)
-    with pytest.raises(ConfigError, match=r"every pair of a positive and a negative: .* smaller negatives\.n"):
+    with pytest.raises(ConfigError, match=r"every positive with every negative, .* smaller negatives\.n"):
         fit(
             make_config(
                 {"k": 3, "loss": {"name": "bpr"}, "negatives": {"kind": "shared", "n": 20}, "train": {"epochs": 1}}

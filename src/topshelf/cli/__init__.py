@@ -22,7 +22,7 @@ from topshelf.cli.tune import tune
 from topshelf.errors import TopshelfError, TopshelfWarning, TrainingError
 
 app = typer.Typer(
-    help="Train recommenders for the first K places of the list, the only ones that people see.",
+    help="Train recommenders for the part of the list that users see: the first K places.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",

@@ -51,7 +51,7 @@ def _allow(packages: list[str] | None) -> list[str] | None:
 # What it does is done when it is read: the commands need not look at it.
 Allow = Annotated[
     list[str] | None,
-    Option("--allow", help="Package of your own whose classes a run may name. Repeatable.", callback=_allow),
+    Option("--allow", help="Package with classes that the run may import. Repeatable.", callback=_allow),
 ]
 
 # The options that say how a data file is read, and the data settings that they are.

@@ -1,4 +1,4 @@
-"""Tables for people."""
+"""Tables for the terminal."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _SUFFIXES = (
     _words_of("name title"),
 )
 _TIME_WORDS = {"date", "datetime", "timestamp", "ts", "dt", "time", "datum", "zeit", "zeitpunkt"}
-# What people do with items: their moment is the interaction's.
+# Verbs of interactions: their time is the time of the interaction.
 _EVENTS = _words_of(
     "order ordered purchase purchased buy bought transaction trans event click clicked view viewed visit visited rate "
     "rated rating review reviewed watch watched listen listened play played checkin checkedin sale sales sold invoice "

@@ -206,7 +206,7 @@ def bound(
 def _hits_and_losses(
     table: Tensor, owner: Tensor, item: Tensor, k: int, tau: float, tau_weight: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Hits, DCG@K and SL@K of each row of scores (B, I), whose positives are (owner, item)."""
+    """Hits, DCG@K and SL@K per row of scores (B, I), with the positives (owner, item)."""
     best = table.topk(min(k + 1, table.size(1)), dim=1).values  # one more, to detect ties at the end of the list
     positive = table[owner, item]
     rank = (best[owner] >= positive.unsqueeze(1)).sum(1)  # right up to K, else more than K

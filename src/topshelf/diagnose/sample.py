@@ -24,7 +24,7 @@ class Sample:
     positives: Ragged  # U lists
     begin: Tensor  # (U,), where each user's positives begin among all training positives
     n_items: int
-    n_eligible: int  # users with at least one positive and one negative, from whom the sample is drawn
+    n_eligible: int  # users with at least one positive and one negative: the sample is drawn from them
 
     @classmethod
     def draw(cls, positives: Ragged, n_items: int, n_users: int, generator: torch.Generator) -> Sample:

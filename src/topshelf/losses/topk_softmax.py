@@ -130,7 +130,7 @@ def _with_hits(losses: Tensor, positive: Tensor, threshold: Tensor, owner: Tenso
 class SLatK(Loss):
     """Module form of :func:`slatk_loss`; it owns the thresholds of its queries.
 
-    ``n_queries`` is the number of all queries (users); ``k`` the length of the list that people see. The thresholds
+    ``n_queries`` is the number of all queries (users); ``k`` the length of the recommended list. The thresholds
     start at 0, as in the paper, and the caller updates them: the trainer does it by the chosen estimator, and in your
     own loop ``update_threshold`` does it from the scores at hand. A call with ``threshold (Q,)`` uses that instead.
     Without ``n_queries`` the loss has no state, and every call must pass ``threshold``: for queries that are too many

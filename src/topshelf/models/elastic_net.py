@@ -52,7 +52,7 @@ def solve(
         residual[:] = 0.0
         residual[indices[first:last]] = counts[first:last]
         nearest = indices[first:last][np.argsort(-counts[first:last] / (diagonal[indices[first:last]] + l2))]
-        # No weight is below 0, so residuals only fall: an item whose residual is at most l1 now keeps the weight 0.
+        # No weight is below 0, so residuals only fall: items with a residual of at most l1 now keep the weight 0.
         candidates = nearest[(nearest != own) & (residual[nearest] > l1)]
         moved = np.inf
         while moved > tolerance and rounds[b] < most_rounds:

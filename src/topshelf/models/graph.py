@@ -61,7 +61,7 @@ class Graph:
 
 
 class GraphModel(Model):
-    """Base of the models whose vectors are propagated over the graph; a subclass has :meth:`propagated`."""
+    """Base of the models with vectors propagated over the graph; a subclass has :meth:`propagated`."""
 
     score: Score
     query_vectors: nn.Parameter

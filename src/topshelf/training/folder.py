@@ -72,9 +72,7 @@ class RunFolder:
         cls(path).check_new()
         with ExitStack() as held:
             with files.new_folder(path) as fresh:
-                held.enter_context(
-                    files.owned(fresh)
-                )  # before it is moved into place, so that no other process can take it
+                held.enter_context(files.owned(fresh))  # before the move, so that no other process can take it
                 cls(fresh)._begin(config, dataset)
             yield cls(path)
 

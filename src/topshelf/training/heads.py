@@ -156,7 +156,7 @@ class AutogradHead(Head):
 
 
 class PartitionHead(Head):
-    """The whole catalogue by blocks of queries whose scores fit the workspace."""
+    """The whole catalogue, by blocks of queries with scores that fit the workspace."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class StoppedEarly(TrainingError):  # noqa: N818  nothing went wrong
 class Outcome:
     """A fitted model, the epoch that validation chose, the seconds it took, and the validation NDCG@K of the choice.
 
-    ``valid_score`` is None for a closed-form model fitted on train alone, whose validation can be computed at any time.
+    ``valid_score`` is None for a closed-form model fitted on train alone; it can be computed at any time.
     ``measured`` is the test evaluation from before a refit on the test part; None for a model without such a refit.
     """
 

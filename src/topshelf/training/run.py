@@ -142,7 +142,7 @@ def fit(
 def resume(out: str | Path, *, quiet: bool = True, allow: Collection[str] = ()) -> Fitted:
     """Continue a stopped run; the result is that of an uninterrupted run. A finished run is loaded.
 
-    ``allow``: packages whose classes the folder's config may name (see :func:`load`).
+    ``allow``: packages with classes that the folder's config may name (see :func:`load`).
     """
     registry.allow(allow)
     if RunFolder.open(out).is_finished:
