@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from topshelf.catalogue import CatalogueHead, Workspace, log_partition
+from topshelf.catalogue import CatalogueBlocks, Workspace, log_partition
 from topshelf.errors import ConfigError, DataError
 from topshelf.ragged import Ragged, ragged_from_pairs
 
@@ -135,8 +135,8 @@ def test_a_temperature_of_zero_is_refused():
 
 
 def by_head(queries, items, tau, positives, weights, budget, **options):
-    """Gradients of sum(weights * (partition[owner] * 2 - positive / tau)) by CatalogueHead."""
-    head = CatalogueHead(budget, **options)
+    """Gradients of sum(weights * (partition[owner] * 2 - positive / tau)) by CatalogueBlocks."""
+    head = CatalogueBlocks(budget, **options)
     scores, partitions = [], []
     for start, stop in head.begin(queries, items, tau):
         block = positives.slice(start, stop)
@@ -212,7 +212,7 @@ def test_the_head_reads_the_kth_best_score_off_the_same_pass(n_items):
     generator = torch.Generator().manual_seed(0)
     queries, items = torch.randn(7, 8, generator=generator), torch.randn(n_items, 8, generator=generator)
     positives = random_lists(7, n_items, generator, share=0.05)
-    head = CatalogueHead()
+    head = CatalogueBlocks()
     for start, stop in head.begin(queries, items, 0.3):
         block = positives.slice(start, stop)
         made = head.forward(start, stop, block, k=20)
@@ -230,7 +230,7 @@ def test_the_head_counts_the_items_above_a_level(n_items, dtype, scale):
     level = torch.randn(7, generator=generator, dtype=dtype) * scale
     scores = queries @ items.T
     over = (scores - level.unsqueeze(1)).clamp(min=0)
-    head = CatalogueHead(3 * 64 * dtype.itemsize)
+    head = CatalogueBlocks(3 * 64 * dtype.itemsize)
     for start, stop in head.begin(queries, items, 0.3):
         count, excess = head.forward(start, stop, positives.slice(start, stop), level=level[start:stop]).above
         assert torch.equal(count, (over[start:stop] > 0).sum(1).to(dtype))
@@ -287,7 +287,7 @@ def test_the_head_keeps_small_gradients_of_large_logits(bound):
 
 
 def test_the_head_has_no_blocks_without_queries_and_no_kth_best_beyond_the_catalogue():
-    head = CatalogueHead()
+    head = CatalogueBlocks()
     assert head.begin(torch.empty(0, 3), torch.randn(4, 3), 0.2) == []
     (start, stop), *_ = head.begin(torch.randn(2, 3), torch.randn(4, 3), 0.2)
     with pytest.raises(ConfigError, match="k must be <= 4"):
@@ -295,7 +295,7 @@ def test_the_head_has_no_blocks_without_queries_and_no_kth_best_beyond_the_catal
 
 
 def test_half_width_counts_its_scratch_in_the_budget():
-    head = CatalogueHead(2**20, half=True)
+    head = CatalogueBlocks(2**20, half=True)
     head.begin(
         torch.nn.functional.normalize(torch.randn(5000, 4)), torch.nn.functional.normalize(torch.randn(100, 4)), 1
     )

@@ -1,7 +1,7 @@
 """The operations over a whole catalogue: the log-partition that training needs, and the top K.
 
 All are matrix products in tiles; none forms a (queries, items, dim) gather. :func:`log_partition` is the
-differentiable function; :class:`CatalogueHead` is the same arithmetic by hand, for a trainer's inner loop.
+differentiable function; :class:`CatalogueBlocks` is the same arithmetic by hand, for a trainer's inner loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from topshelf.errors import at_least, at_most, positive
 from topshelf.ragged import Ragged
 from topshelf.ranking import check_lists, count_above, top_k
 
-__all__ = ["CatalogueHead", "Workspace", "count_above", "log_partition", "top_k"]
+__all__ = ["CatalogueBlocks", "Workspace", "count_above", "log_partition", "top_k"]
 
 # Sums of a million exp(40) stay inside float32, and so do their inverses times a small weight in the backward pass: up
 # to there no shift by the row maximum is needed.
@@ -183,7 +183,7 @@ class Block:
     above: tuple[Tensor, Tensor] | None = None  # (B,) and (B,): items above ``level``, and by how much in all
 
 
-class CatalogueHead:
+class CatalogueBlocks:
     r"""Forward and backward over a catalogue, a block of queries at a time, with the block's scores kept between them.
 
     For each block the caller gets the scores of its positives :math:`s_i` and its log-partitions :math:`z`, and gives

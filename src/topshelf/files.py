@@ -2,8 +2,8 @@
 
 Every output goes through :func:`write`, :func:`new_folder` or :func:`append`. Downloads, which are resumed in place,
 and a study's SQLite database are the exceptions. A file is written under a temporary name in the same folder,
-which says which process writes it, then synced to disk and moved into place. If that process is killed, the next one that
-writes to the same path removes the temporary file.
+which says which process writes it, then synced to disk and moved into place. If that process is killed, the next one
+that writes to the same path removes the temporary file.
 
 ``step`` is called wherever a crash would leave another state on disk. It does nothing; ``tests/faults`` replaces it to
 kill the process, or to fill the disk, at each of these points.

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from topshelf.catalogue import CatalogueHead, Workspace
+from topshelf.catalogue import CatalogueBlocks, Workspace
 from topshelf.errors import ConfigError
 from topshelf.losses import LOSSES
 from topshelf.models import MF
@@ -98,7 +98,7 @@ def test_the_plain_path_and_backward_agree(name, kind, order, monkeypatch):
     plain = CatalogueObjective(model, loss, negatives, Context(lists, N_ITEMS), effective_n=50)
     blocks = copy.deepcopy(plain)  # a loss may have state that a step changes
     if isinstance(blocks.head, PartitionHead):
-        blocks.head.blocks = CatalogueHead(3 * 64 * 8)
+        blocks.head.blocks = CatalogueBlocks(3 * 64 * 8)
     repeat = negatives.layout == "own"
     batch = next(Batches(lists, N_ITEMS, order=order, size=8, repeat_queries=repeat).epoch(stream(0)))
     torch.manual_seed(5)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from topshelf.catalogue import CatalogueHead, Workspace
+from topshelf.catalogue import CatalogueBlocks, Workspace
 from topshelf.config import make_config
 from topshelf.data import Dataset, generate, make_split
 from topshelf.errors import ConfigError
@@ -236,7 +236,7 @@ def test_blocks_give_the_same_loss_and_gradients_as_one_piece(order, loss):
     torch.manual_seed(0)
     model, positives = build_model(config, 80, 50), split.train.ragged()
     objective = build_objective(config, model, Context(positives, model.n_items))
-    objective.head.blocks = CatalogueHead(7 * 64 * 4)  # blocks of seven queries
+    objective.head.blocks = CatalogueBlocks(7 * 64 * 4)  # blocks of seven queries
     if loss["name"] == "slatk":
         objective.loss.threshold.uniform_(-0.2, 0.2)
     batch = next(Batches(positives, 50, order=order, size=60).epoch(stream(0)))
@@ -336,7 +336,7 @@ def test_the_memory_of_a_step_changes_neither_thresholds_nor_loss(estimator):
         torch.manual_seed(0)
         model, positives = build_model(config, 80, 50), split.train.ragged()
         objective = build_objective(config, model, Context(positives, model.n_items))
-        objective.head.blocks = CatalogueHead(budget)
+        objective.head.blocks = CatalogueBlocks(budget)
         objective.hooks[0].begin_epoch(1, model, stream(2))
         batch = next(Batches(positives, 50, order="query", size=60).epoch(stream(0)))
         number, _ = objective.backward(batch, stream(1))

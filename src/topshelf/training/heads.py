@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.catalogue import Block, CatalogueHead, Workspace, log_partition
+from topshelf.catalogue import Block, CatalogueBlocks, Workspace, log_partition
 from topshelf.errors import ConfigError
 from topshelf.losses import Loss
 from topshelf.negatives import Draw, Negatives, sampled_scores
@@ -28,7 +28,7 @@ PAIR_CELLS = 2**20
 
 
 class Reading(TypedDict, total=False):
-    """What to read from a block of scores besides its sums; the arguments of ``CatalogueHead.forward``."""
+    """What to read from a block of scores besides its sums; the arguments of ``CatalogueBlocks.forward``."""
 
     k: int  # the k-th best score
     level: Tensor  # (Q,), how many items are above it, and by how much
@@ -168,7 +168,7 @@ class PartitionHead(Head):
         half: bool = False,
     ) -> None:
         super().__init__(loss, negatives, effective_n, workspace)
-        self.blocks = CatalogueHead(workspace.budget, half=half)
+        self.blocks = CatalogueBlocks(workspace.budget, half=half)
 
     def backward(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> float:  # noqa: ARG002  nothing is drawn
         scale, number = self._scale(encoded.items.size(0)), 0.0
