@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topshelf.cli import completion
-from topshelf.cli.options import Allow, AsJson, RunOptions, argument, expanded, option
+from topshelf.cli.options import Allow, AsJson, RunOptions, argument, expanded, option, search_here
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console, say
 from topshelf.terminal import as_json as json_text
@@ -57,6 +57,8 @@ def diagnose(
     from topshelf.diagnose import plan
     from topshelf.diagnose.files import check_folder, write
 
+    if losses is not None and ":" in losses:
+        search_here()
     names = None if losses is None else [name.strip() for name in losses.split(",") if name.strip()]
     planned = plan(target or options.config(), losses=names, users=users, epochs=epochs, seed=options.seed)
     check_folder(out)
