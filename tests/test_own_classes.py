@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -358,7 +360,27 @@ def test_a_class_in_the_current_folder_is_found(strange):
     assert sys.path[-1] == str(strange), "after everything that is installed"
 
 
-# Its tests
+# Its pages and tests
+
+
+def blocks(kind):
+    return re.findall(rf"^```{kind}\n(.*?)^```", (PACKAGE / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def test_what_the_readme_of_the_package_shows_works(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("topshelf ")]
+    assert [command.split()[1] for command in commands] == ["train", "evaluate", "recommend"]
+    for command in commands:
+        forget()
+        run_topshelf(*shlex.split(command)[1:])
+    (python,) = blocks("python")
+    exec(compile(python, "README.md", "exec"), {})
+    (toml,) = blocks("toml")
+    Path("mine.toml").write_text(toml)
+    run_topshelf("train", "mine.toml", "--out", "runs/from-toml", "--quiet")
+    for run in ("mine", "from-python", "from-toml"):
+        assert f'name = "{MODEL}"' in Path(f"runs/{run}/config.toml").read_text()
 
 
 def test_the_package_passes_the_suites(tmp_path):
