@@ -291,7 +291,8 @@ def test_a_setting_that_is_gone_is_named(tmp_path, monkeypatch):
     assert message in refused("evaluate", "runs/mine", "--allow", "my_ranking")
 
 
-def test_diagnose_compares_with_a_loss_of_the_package(tmp_path):
+def test_diagnose_compares_with_a_loss_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # no plots
     arguments = ["--losses", LOSS, "--epochs", "1", "--users", "20", "--out", tmp_path / "out", "--json"]
     output, _ = run_topshelf("diagnose", "--data", "clicks.csv", "--k", "5", *arguments)
     assert "SquaredHinge" in output
@@ -358,6 +359,14 @@ def test_a_class_in_the_current_folder_is_found(strange):
     forget()
     run_topshelf("recommend", "mine", "--user", "1", "--allow", "their_code")
     assert sys.path[-1] == str(strange), "after everything that is installed"
+
+
+def test_diagnose_finds_the_classes_of_a_toml_file_in_the_current_folder(strange, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # no plots
+    short = 'k = 5\ndata = { source = "clicks.csv" }\nmodel = { name = "their_code:Mine" }\n'
+    Path("mine.toml").write_text(short)
+    run_topshelf("diagnose", "mine.toml", "--losses", "softmax", "--epochs", "1", "--users", "10", "--out", "out")
+    assert Path("was-imported").exists()
 
 
 # Its pages and tests

@@ -54,10 +54,12 @@ def diagnose(
         )
     if out is None:
         raise ConfigError("give --out FOLDER: where the page and the plots are kept")
+    from topshelf.config import allow_options, assemble
     from topshelf.diagnose import plan
     from topshelf.diagnose.files import check_folder, write
 
-    if losses is not None and ":" in losses:
+    is_file = target is not None and target.suffix == ".toml" and target.is_file()
+    if (losses is not None and ":" in losses) or (is_file and allow_options(assemble(file=target))):
         search_here()
     names = None if losses is None else [name.strip() for name in losses.split(",") if name.strip()]
     planned = plan(target or options.config(), losses=names, users=users, epochs=epochs, seed=options.seed)
