@@ -55,6 +55,11 @@ class DetachedScale(SoftmaxLoss):
         return losses * losses.detach()
 
 
+class NoReduction(SoftmaxLoss):
+    def __init__(self):
+        super().__init__()
+
+
 class NeedsTheUnknown(SoftmaxLoss):
     needs = ("negative", "the_moon")
 

@@ -246,10 +246,12 @@ def test_topshelf_does_not_import_lightning():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize(("name", "n_blocks"), [("losses/examples.md", 10), ("models/README.md", 1)])
+@pytest.mark.parametrize(
+    ("name", "n_blocks"), [("losses/examples.md", 10), ("models/README.md", 1), ("extending.md", 6)]
+)
 def test_the_code_on_the_pages_of_examples_is_in_the_files(name, n_blocks):
     page = (ROOT / "docs" / name).read_text()
-    sources = [path.read_text() for path in (ROOT / "examples").glob("*.py")]
+    sources = [path.read_text() for path in (ROOT / "examples").rglob("*.py")]
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     assert len(blocks) >= n_blocks
     for block in blocks:

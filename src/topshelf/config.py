@@ -181,6 +181,12 @@ def class_names(config: RunConfig) -> dict[str, str]:
     return names
 
 
+def allow_options(config: RunConfig) -> str:
+    """The options that a command needs to open a run of this config: " --allow PACKAGE" per package of the user's."""
+    packages = {name.partition(":")[0].partition(".")[0] for name in class_names(config).values() if ":" in name}
+    return "".join(f" --allow {package}" for package in sorted(packages))
+
+
 def make_config(values: Mapping[str, Any]) -> RunConfig:
     """A checked config from nested values; a model or loss without a name is the default one."""
     try:

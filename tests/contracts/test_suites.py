@@ -18,6 +18,7 @@ LOSSES = [
     (broken.AddsInFloat32, "test_no_digit_of_float64_is_lost", "float64 scores must be computed in float64"),
     (broken.BadScope, "test_the_gradient_of_a_positives_term_stays_within_its_scope", "with scope = 'positive'"),
     (broken.DetachedScale, "test_gradcheck", "the gradient must be the derivative"),
+    (broken.NoReduction, "test_what_it_says_of_itself_is_known_to_the_base", "its constructor must take reduction"),
     (broken.NeedsTheUnknown, "test_what_it_says_of_itself_is_known_to_the_base", "needs must be among"),
     (broken.MovesInEvaluation, "test_evaluation_mode_moves_no_state", "must leave its state alone"),
     (broken.Ascends, "test_a_step_raises_positives_and_lowers_negatives", "must raise positives on the whole"),

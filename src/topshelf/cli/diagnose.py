@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topshelf.cli import completion
-from topshelf.cli.options import Allow, AsJson, RunOptions, argument, expanded, option
+from topshelf.cli.options import Allow, AsJson, RunOptions, argument, expanded, option, search_here
 from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console, say
 from topshelf.terminal import as_json as json_text
@@ -54,9 +54,13 @@ def diagnose(
         )
     if out is None:
         raise ConfigError("give --out FOLDER: where the page and the plots are kept")
+    from topshelf.config import allow_options, assemble
     from topshelf.diagnose import plan
     from topshelf.diagnose.files import check_folder, write
 
+    is_file = target is not None and target.suffix == ".toml" and target.is_file()
+    if (losses is not None and ":" in losses) or (is_file and allow_options(assemble(file=target))):
+        search_here()
     names = None if losses is None else [name.strip() for name in losses.split(",") if name.strip()]
     planned = plan(target or options.config(), losses=names, users=users, epochs=epochs, seed=options.seed)
     check_folder(out)

@@ -35,7 +35,7 @@ ConfigFile = Annotated[Path | None, argument("FILE", "TOML file with the run's s
 RunPath = Annotated[Path, argument("RUN", "Run folder.", tab=completion.runs)]
 
 
-def _search_here() -> None:
+def search_here() -> None:
     """Find classes of the user's own in the current folder too, after everything that is installed."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
@@ -44,7 +44,7 @@ def _search_here() -> None:
 def _allow(packages: list[str] | None) -> list[str] | None:
     if packages:
         registry.allow(packages)
-        _search_here()
+        search_here()
     return packages
 
 
@@ -115,14 +115,14 @@ class RunOptions(Columns):
 
     def config(self, file: Path | None = None) -> RunConfig:
         """The checked config of these options, and of the file if there is one."""
-        from topshelf.config import assemble, class_names, merged, overrides
+        from topshelf.config import allow_options, assemble, merged, overrides
         from topshelf.training.build import model_class
 
         more = merged({"data": self.reading()}, overrides(self.set_ or []))
         named: dict[str, Any] = {name: getattr(self, name) for name in ("data", "model", "loss", "k", "seed")}
         config = assemble(file=file, **named, more=more)
-        if any(":" in name for name in class_names(config).values()):
-            _search_here()
+        if allow_options(config):
+            search_here()
         if self.loss is not None and config.model.name != "blend" and model_class(config.model.name).is_closed_form:
             raise ConfigError(f"--loss does not go with --model {config.model.name}, which is fitted in closed form")
         return config

@@ -25,7 +25,7 @@ NOTES = {
 
 def run(fitted: Fitted, out: Path) -> None:
     """The outcome of a training run."""
-    from topshelf.config import class_names
+    from topshelf.config import allow_options
 
     split, config = fitted.dataset.split, fitted.config
     what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
@@ -51,9 +51,7 @@ def run(fitted: Fitted, out: Path) -> None:
             "these metrics are of the model before it was refitted on everything; the saved model was trained on all "
             f"{histories.indices.numel():,} interactions"
         )
-    packages = {name.partition(".")[0].partition(":")[0] for name in class_names(config).values() if ":" in name}
-    allowed = "".join(f" --allow {package}" for package in sorted(packages))
-    lines.append(f"kept in {out}; recommend: topshelf recommend {out} --user ID{allowed}")
+    lines.append(f"kept in {out}; recommend: topshelf recommend {out} --user ID{allow_options(config)}")
     for line in lines:
         say(line)
 
@@ -173,7 +171,7 @@ def ids(recommender: Recommender, texts: Sequence[str] | None) -> list[Any] | No
     """The ids of the data for those typed on the command line."""
     if texts is None:
         return None
-    users = recommender.artifact.users
+    users = recommender.fitted.dataset.split.users
     indices = [users.get(text) for text in texts]
     if unknown := [text for text, index in zip(texts, indices, strict=True) if index is None]:
         like = ", ".join(map(str, users.ids(range(min(3, len(users))))))

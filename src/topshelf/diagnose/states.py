@@ -14,11 +14,12 @@ from torch import Tensor
 from topshelf.config import RunConfig, make_config, merged, preset, read_config
 from topshelf.diagnose.measures import Bound, bound
 from topshelf.diagnose.sample import Sample
-from topshelf.errors import ConfigError, one_of
+from topshelf.errors import ConfigError
 from topshelf.losses import LOSSES, Loss
 from topshelf.models import Model
 from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
+from topshelf.registry import lookup
 from topshelf.training.batches import Batches, stream
 from topshelf.training.build import build_model, build_trainer, resolve
 from topshelf.training.objective import Objective
@@ -66,7 +67,7 @@ class Timing:
 
 
 def entry(text: str, base: RunConfig) -> tuple[str, RunConfig]:
-    """A label and the config of a loss to compare: its name, or a TOML file with its own settings.
+    """A label and the config of a loss to compare: its name, ``package.module:Class``, or a TOML file.
 
     By name a loss gets the settings shipped for it on this data, else its general ones; data, K, seed and the model's
     size are those of ``base``. The loss of ``base`` itself keeps its settings.
@@ -77,11 +78,12 @@ def entry(text: str, base: RunConfig) -> tuple[str, RunConfig]:
     common["model"] = {"name": base.model.name, **model}
     if text.endswith(".toml"):
         return Path(text).stem, resolve(make_config(merged(read_config(text), common)))
-    name = one_of("--losses", text, LOSSES)
-    if name == base.loss.name:
-        return name, base
-    shipped = preset(base.data.source, base.model.name, name)
-    return name, resolve(make_config(merged(shipped, {**common, "loss": {"name": name}})))
+    label = text.rpartition(":")[2]
+    if text == base.loss.name:
+        return label, base
+    lookup("--losses", text, LOSSES, Loss)
+    shipped = preset(base.data.source, base.model.name, text)
+    return label, resolve(make_config(merged(shipped, {**common, "loss": {"name": text}})))
 
 
 def short(config: RunConfig, epochs: int) -> RunConfig:

@@ -67,6 +67,8 @@ class LossContract:
         check_is_named(self.loss, Loss, LOSSES)
 
     def test_what_it_says_of_itself_is_known_to_the_base(self) -> None:
+        taken = inspect.signature(self.loss.__init__).parameters
+        assert "reduction" in taken, "its constructor must take reduction, and pass it to the base's"
         loss = self.make()
         known = {"negative", "whole_queries", *Extras._fields}
         assert set(loss.needs) <= known, f"needs must be among {sorted(known)}, got {loss.needs}"

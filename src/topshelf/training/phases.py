@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from topshelf.config import RunConfig
+from topshelf.config import RunConfig, allow_options
 from topshelf.data import through_refit
 from topshelf.data.splits import Through
 from topshelf.errors import CheckpointError, TrainingError
@@ -161,7 +161,9 @@ class Phases:
 
     def _stopped(self, trainer: Trainer) -> str:
         where = f"stopped in epoch {trainer.progress.epoch + 1}"
-        return where if self.folder is None else f"{where}; continue with: topshelf train --resume {self.folder.path}"
+        if self.folder is None:
+            return where
+        return f"{where}; continue with: topshelf train --resume {self.folder.path}{allow_options(self.config)}"
 
     def _trainer(
         self, config: RunConfig, model: Model, through: Through, validate: Callable[[Model], float] | None

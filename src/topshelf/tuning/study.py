@@ -13,6 +13,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from topshelf.config import allow_options
 from topshelf.errors import ConfigError, DataError
 from topshelf.terminal import TaskID, TextColumn, printable
 from topshelf.training import StoppedEarly
@@ -173,7 +174,9 @@ class Worker:
     def _stopped(self) -> str:
         finished = sum(row.state in _FINISHED for row in self.rows())
         text = f"stopped; {finished} of {self.trials} trials are finished and kept"
-        return text if self.folder is None else f"{text}; continue: topshelf tune --resume {self.folder.path}"
+        if self.folder is None:
+            return text
+        return f"{text}; continue: topshelf tune --resume {self.folder.path}{allow_options(self.definition.config)}"
 
 
 def _row(trial: FrozenTrial) -> TrialRow:
