@@ -175,24 +175,13 @@ def test_lists_killed_anywhere_are_the_old_or_the_new_ones(driver, tmp_path, run
         assert leftovers(hit.place) == []
 
 
-def test_a_diagnosis_killed_anywhere_is_the_old_or_the_new_one(driver, tmp_path, runs):
-    arguments = ["--users", "10", "--epochs", "1", "--losses", "softmax"]
-
-    def diagnose(place, fault):
-        return driver.topshelf("diagnose", runs / "mf", *arguments, "--out", place / "found", fault=fault)
-
-    def before(place):
-        if place.name != "first":
-            shutil.copytree(tmp_path / "first" / "found", place / "found")
-
-    (tmp_path / "first").mkdir()
-    must(diagnose(tmp_path / "first", None))
-    for hit in killed_everywhere(driver, tmp_path, diagnose, before):
+def test_a_diagnosis_killed_anywhere_is_the_old_or_the_new_one(driver, tmp_path, diagnosis):
+    for hit in killed_everywhere(driver, tmp_path, diagnosis.make, diagnosis.before):
         out = hit.place / "found"
         if out.exists():
             assert {"diagnose.json", "diagnose.html"} == set(tree(out))
             json.loads((out / "diagnose.json").read_text())
-        must(diagnose(hit.place, None))
+        must(diagnosis.make(hit.place))
         assert {"diagnose.json", "diagnose.html"} == set(tree(out))
         assert leftovers(hit.place) == [], hit.point
 
