@@ -81,10 +81,11 @@ class Artifact:
         config = folder.load_config()
         if not folder.is_finished or not folder.artifact.exists():
             return cls.of(load(path))
+        state = folder.load_artifact()
         folder.load_metrics(folder.artifact)  # which has its checksum
         users, items, titles = folder.load_ids()
         try:
-            state = _checked(folder.load_artifact(), len(users), len(items))
+            _check(state, len(users), len(items))
         except (ValueError, DataError) as error:
             raise CheckpointError(f"{folder.artifact} is damaged, or does not fit its folder: {error}") from None
 
@@ -226,7 +227,7 @@ def _places(lists: Ragged, allowed: Tensor, n_items: int) -> Ragged:
     return Ragged(F.pad(is_there.cumsum(0), (1, 0))[lists.indptr], places[is_there])
 
 
-def _checked(state: dict[str, Any], n_users: int, n_items: int) -> dict[str, Any]:
+def _check(state: dict[str, Any], n_users: int, n_items: int) -> None:
     """What a file says must fit the ids and itself: compiled code trusts the lists, and rankings the numbers."""
     given = [name for name in ("queries", "items", "learned") if name in state]
     if given not in (["queries", "items"], ["learned"]):
@@ -247,7 +248,6 @@ def _checked(state: dict[str, Any], n_users: int, n_items: int) -> dict[str, Any
         _check_vectors(state["queries"], state["items"], n_users, n_items)
     elif not torch.equal(learned.counts, n_learned) or not torch.equal(popularity(learned, n_items), counts):
         raise ValueError("n_learned and counts must be those of the learned lists")
-    return state
 
 
 def _checked_lists(state: dict[str, Any], name: str, n_users: int, n_items: int) -> Ragged | None:

@@ -182,8 +182,8 @@ def _names_in(where: str, parts: Any) -> dict[str, str]:
     names: dict[str, str] = {}
     for at, part in enumerate(parts if isinstance(parts, list) else []):
         if isinstance(part, Mapping):
-            inner = _names_in(f"{where}.{at}.parts", part.get("parts"))
-            names |= {f"{where}.{at}.name": str(part.get("name", "")), **inner}
+            named = {f"{where}.{at}.name": part["name"]} if isinstance(part.get("name"), str) else {}
+            names |= {**named, **_names_in(f"{where}.{at}.parts", part.get("parts"))}
     return names
 
 

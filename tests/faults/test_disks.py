@@ -16,7 +16,7 @@ from faults.driver import must
 from faults.layer import DISK_ERRORS, Fault, leftovers, tree
 from faults.scenes import options
 
-N_FAULTS = 146  # points of the commands below times the kinds of errors; docs/reliability.md says so.
+N_FAULTS = 162  # points of the commands below times the kinds of errors; docs/reliability.md says so.
 COUNTS: list[int] = []
 TOPSHELF = [sys.executable, "-m", "topshelf"]
 

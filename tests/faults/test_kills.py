@@ -21,7 +21,7 @@ from faults.scenes import options, write_clicks
 from runs import assert_same, state_of
 from topshelf.training.folder import RunFolder
 
-N_KILLS = 374  # points of all commands below; each is hit. docs/reliability.md says so.
+N_KILLS = 414  # points of all commands below; each is hit. docs/reliability.md says so.
 COUNTS: list[int] = []
 CUTS = ("kill", "cut")  # before, and in the middle of the content
 
@@ -91,6 +91,7 @@ def test_training_killed_anywhere_ends_as_the_uninterrupted_run(driver, tmp_path
 def test_a_resumed_run_killed_anywhere_ends_as_the_uninterrupted_one(driver, tmp_path, clicks):
     arguments = ["train", "--data", clicks, *options(model__dim=8, train__refit="true")]
     points = must(driver.topshelf(*arguments, "--out", tmp_path / "uninterrupted")).points
+    assert {f"{step} artifact.safetensors" for step in ("write", "move", "done")} <= {*points}
     middle = points.index("done log.jsonl", points.index("done run.json") + 8)  # within the first phase
     assert driver.topshelf(*arguments, "--out", tmp_path / "begun", fault=Fault("kill", middle)).was_killed
 

@@ -272,6 +272,8 @@ class RunFolder:
             raise CheckpointError(f"{self.metrics} is of another run ({content.get('run')!r}). {remedy}")
         used = used or self.model
         if used.is_file() and content.get(f"{used.stem}_sha256") != files.digest(used):
+            if used == self.artifact:
+                remedy = f"Delete {used.name}: lists are then made with the model"
             raise CheckpointError(f"{self.metrics} is of another {used.stem} than {used.name}. {remedy}")
         return content
 
