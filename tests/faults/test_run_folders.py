@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from faults.driver import must
 from faults.edits import seal
@@ -20,7 +21,7 @@ from topshelf import files
 from topshelf.data import Dataset
 from topshelf.errors import CheckpointError, ConfigError, TopshelfError, TopshelfWarning
 from topshelf.recommender import Recommender
-from topshelf.training import checkpoint, fit, load, resume
+from topshelf.training import checkpoint, fit, load, resume, save
 from topshelf.training.folder import RunFolder
 from topshelf.training.run import answers
 
@@ -150,6 +151,17 @@ def test_the_artifact_of_a_copy_that_was_trained_on_is_refused(tmp_path, two):
         Recommender.load(out)
     RunFolder(out).artifact.unlink()  # what answers is then made of the model
     assert Recommender.load(out).recommend().equals(Recommender.load(two / "one").recommend())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_vectors_of_any_type_are_kept_as_they_are_multiplied(tmp_path, two, dtype):
+    fitted = load(two / "one")
+    fitted.model.to(dtype)
+    save(fitted, tmp_path / "run")
+    kept = RunFolder(tmp_path / "run").load_artifact()
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert kept["queries"].dtype == kept["items"].dtype == wide
+    assert Recommender.load(tmp_path / "run").recommend().equals(Recommender.of(fitted).recommend())
 
 
 def as_earlier(out, *, has_identity):

@@ -257,18 +257,14 @@ def answers(fitted: Fitted) -> dict[str, Any]:
     device = next(iter(model.state_dict().values())).device
     queries, items = model.encode(QuerySet.known(model.n_queries, device))
     if isinstance(queries, torch.Tensor):
-        return {**state, "queries": _plain(queries), "items": _plain(items)}
+        dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
+        return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
     return {**state, "learned": _arrays(learned)}
 
 
 def popularity(lists: Ragged, n_items: int) -> torch.Tensor:
     """How often each item is in the lists, (I,)."""
     return torch.bincount(lists.indices, minlength=n_items).float()
-
-
-def _plain(vectors: torch.Tensor) -> torch.Tensor:
-    """On the CPU; narrow types become float32, in which they are multiplied."""
-    return vectors.cpu() if vectors.dtype == torch.float64 else vectors.float().cpu()
 
 
 def _arrays(lists: Ragged) -> dict[str, torch.Tensor]:
