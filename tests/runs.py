@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from topshelf.training.folder import RunFolder
 
-COSTS = ("seconds", "peak_mib", "log_text", "run", "model_sha256", "checksum")
+COSTS = ("seconds", "peak_mib", "log_text", "run", "model_sha256", "artifact_sha256", "checksum")
 
 
 def state_of(out):
@@ -17,7 +17,7 @@ def state_of(out):
     folder = RunFolder(out)
     log = [json.loads(line) for line in folder.log.read_text().splitlines()] if folder.log.exists() else []
     metrics = json.loads(folder.metrics.read_text())
-    state = {"model": folder.load_model(), "checkpoint": folder.load_checkpoint()}
+    state = {"model": folder.load_model(), "checkpoint": folder.load_checkpoint(), "artifact": folder.load_artifact()}
     return _without_seconds({"log": log, "metrics": metrics, "state": state})
 
 

@@ -204,7 +204,8 @@ def test_names_of_the_registries_need_no_leave():
 
 
 def test_the_classes_that_a_config_names_are_all_looked_at():
-    parts = [{"name": "mf"}, {"name": "a.b:C"}, {"no": "name"}]
+    inner = {"name": "topshelf.models.blend:Blend", "parts": [{"name": "d:E"}]}
+    parts = [{"name": "mf"}, {"name": "a.b:C"}, {"no": "name"}, inner]
     config = make_config(
         {
             "model": {"name": "blend", "parts": parts},
@@ -220,4 +221,6 @@ def test_the_classes_that_a_config_names_are_all_looked_at():
         "threshold.estimator": "t:T",
         "model.parts.0.name": "mf",
         "model.parts.1.name": "a.b:C",
+        "model.parts.3.name": "topshelf.models.blend:Blend",
+        "model.parts.3.parts.0.name": "d:E",
     }

@@ -139,6 +139,7 @@ def test_lists_in_order_pass_the_check_and_come_back_as_they_are(lists):
         ([0, 1, 4], [0, 1, 2], "got 0 to 4"),
         ([0, 4, 1, 3], [0, 1, 2], "got 0 to 3, with a step down after list 1"),
         ([0, -2, 3], [0, 1, 2], "with a step down after list 0"),
+        ([0, 2**63 - 1, -(2**63), -1, 3], [0, 1, 2], "got 0 to 3, by -9223372036854775808 and 9223372036854775807"),
         ([], [], "seen.indptr must be a one-dimensional int64 tensor with at least 1 number, got"),
     ],
 )

@@ -26,8 +26,9 @@ from topshelf.ragged import Ragged
 from topshelf.ranking import Queries, top_k
 from topshelf.training import Fitted, load
 from topshelf.training.folder import RunFolder
-from topshelf.training.run import answers, load_model
+from topshelf.training.run import answers, load_model, popularity
 
+_ROUNDING = 1e-6  # counts are float32: those above 2^24 are rounded
 _UNIT_BLOCK = 1 << 26  # bytes of unit vectors at once: an item-item model has n_items vectors of length n_items
 
 
@@ -79,11 +80,12 @@ class Artifact:
         config = folder.load_config()
         if not folder.is_finished or not folder.artifact.exists():
             return cls.of(load(path))
-        folder.load_metrics()  # refused if they are of another model
+        state = folder.load_artifact()
+        folder.load_metrics(folder.artifact)  # which has its checksum
         users, items, titles = folder.load_ids()
         try:
-            state = _checked(folder.load_artifact(), len(users), len(items))
-        except (KeyError, TypeError, ValueError, AttributeError, DataError) as error:
+            _check(state, len(users), len(items))
+        except (ValueError, DataError) as error:
             raise CheckpointError(f"{folder.artifact} is damaged, or does not fit its folder: {error}") from None
 
         def encoder() -> Model:
@@ -224,18 +226,58 @@ def _places(lists: Ragged, allowed: Tensor, n_items: int) -> Ragged:
     return Ragged(F.pad(is_there.cumsum(0), (1, 0))[lists.indptr], places[is_there])
 
 
-def _checked(state: dict[str, Any], n_users: int, n_items: int) -> dict[str, Any]:
-    """Check the content of a file against the ids."""
-    shapes = {"n_learned": (n_users,), "counts": (n_items,)}
-    for name, shape in shapes.items():
-        if tuple(state[name].shape) != shape:
-            raise ValueError(f"{name} must have shape {shape}, got {tuple(state[name].shape)}")
-    for name, n in (("queries", n_users), ("items", n_items)):
-        if name in state and (state[name].dim() != 2 or state[name].size(0) != n):
-            raise ValueError(f"{name} must be {n} vectors, got shape {tuple(state[name].shape)}")
-    if "queries" in state and state["queries"].size(1) != state["items"].size(1):
-        raise ValueError("vectors of queries and items must have the same length")
-    for name in ("seen", "taken", "learned"):
-        if name in state:
-            _lists(state[name]).check(n_items, name, n_lists=n_users, unique=True)
-    return state
+def _check(state: dict[str, Any], n_users: int, n_items: int) -> None:
+    """What a file says must fit the ids and itself: compiled code trusts the lists, and rankings the numbers."""
+    given = [name for name in ("queries", "items", "learned") if name in state]
+    if given not in (["queries", "items"], ["learned"]):
+        raise ValueError(f"it must have vectors of queries and items, or what was learned, got {given or 'neither'}")
+    lists = {name: _checked_lists(state, name, n_users, n_items) for name in ("seen", "taken", "learned")}
+    n_learned = _column(state, "n_learned", torch.int64, n_users)
+    counts = _column(state, "counts", torch.float32, n_items)
+    seen, learned = lists["seen"], lists["learned"]
+    if seen is None:
+        raise ValueError("it has no lists of what is seen")
+    taken = seen if lists["taken"] is None else lists["taken"]
+    if bool((n_learned < 0).any() | (n_learned > taken.counts).any() | (taken.counts > seen.counts).any()):
+        raise ValueError("what was learned must be among what was taken, and that among what is seen")
+    total, learned_total = float(counts.sum(dtype=torch.float64)), int(n_learned.sum())
+    if not bool((counts >= 0).all()) or not abs(total - learned_total) <= _ROUNDING * learned_total:
+        raise ValueError(f"counts must be {learned_total} in all, as n_learned says, got {total:g}")
+    if learned is None:
+        _check_vectors(state["queries"], state["items"], n_users, n_items)
+    elif not torch.equal(learned.counts, n_learned) or not torch.equal(popularity(learned, n_items), counts):
+        raise ValueError("n_learned and counts must be those of the learned lists")
+
+
+def _checked_lists(state: dict[str, Any], name: str, n_users: int, n_items: int) -> Ragged | None:
+    if name not in state:
+        return None
+    if not isinstance(state[name], dict) or state[name].keys() != {"indptr", "indices"}:
+        raise ValueError(f"{name} must be lists, got {type(state[name]).__name__}")
+    return _lists(state[name]).check(n_items, name, n_lists=n_users, unique=True)
+
+
+def _column(state: dict[str, Any], name: str, dtype: torch.dtype, n: int) -> Tensor:
+    values = state.get(name)
+    if not isinstance(values, Tensor) or values.dtype != dtype or tuple(values.shape) != (n,):
+        raise ValueError(f"{name} must be {n} numbers of {dtype}, got {_described(values)}")
+    return values
+
+
+def _check_vectors(queries: Any, items: Any, n_users: int, n_items: int) -> None:
+    """Infinite ones are refused here: they would be listed first, or leave lists short, without a message."""
+    for name, vectors, n in (("queries", queries, n_users), ("items", items, n_items)):
+        is_table = isinstance(vectors, Tensor) and vectors.dim() == 2 and vectors.size(0) == n and vectors.numel()
+        if not is_table or vectors.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"{name} must be {n} vectors of float32 or float64, got {_described(vectors)}")
+        if not all(torch.isfinite(end) for end in torch.aminmax(vectors)):  # one pass, and no copy
+            raise ValueError(f"the vectors of {name} must be finite numbers, got NaN or inf")
+    if queries.size(1) != items.size(1) or queries.dtype != items.dtype:
+        raise ValueError(
+            f"vectors of queries and items must be of one length and type, got {_described(queries)} and "
+            f"{_described(items)}"
+        )
+
+
+def _described(value: Any) -> str:
+    return f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__

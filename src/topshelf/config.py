@@ -174,10 +174,16 @@ def class_names(config: RunConfig) -> dict[str, str]:
         "negatives.kind": config.negatives.kind,
         "threshold.estimator": config.threshold.estimator,
     }
-    parts = config.model.settings.get("parts")
-    for at, part in enumerate(parts if isinstance(parts, list) else []):  # of a blend
-        if isinstance(part, Mapping) and isinstance(part.get("name"), str):
-            names[f"model.parts.{at}.name"] = part["name"]
+    return {**names, **_names_in("model.parts", config.model.settings.get("parts"))}
+
+
+def _names_in(where: str, parts: Any) -> dict[str, str]:
+    """The classes of a blend's parts, and of theirs: a class of topshelf may be named by its module too."""
+    names: dict[str, str] = {}
+    for at, part in enumerate(parts if isinstance(parts, list) else []):
+        if isinstance(part, Mapping):
+            named = {f"{where}.{at}.name": part["name"]} if isinstance(part.get("name"), str) else {}
+            names |= {**named, **_names_in(f"{where}.{at}.parts", part.get("parts"))}
     return names
 
 

@@ -98,8 +98,10 @@ class Ragged:
         """
         self.check_shape(name, n_lists)
         first, last, total, falls = int(self.indptr[0]), int(self.indptr[-1]), self.indices.numel(), self.counts < 0
-        if first != 0 or last != total or bool(falls.any()):
+        low, high = (int(end) for end in torch.aminmax(self.indptr))
+        if first != 0 or last != total or low < 0 or high > total or bool(falls.any()):
             where = f", with a step down after list {int(falls.int().argmax())}" if bool(falls.any()) else ""
+            where = where or f", by {low} and {high}" * (low < 0 or high > total)  # whose differences wrapped around
             raise DataError(
                 f"{name}.indptr must ascend from 0 to the number of indices ({total}), got {first} to {last}{where}"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -139,6 +140,14 @@ def test_pandas_frames_equal_polars_frames():
     from_polars = Interactions.from_frame(pl.LazyFrame({**columns, "date": times.to_list()}))
     assert from_pandas.to_frame().equals(from_polars.to_frame())
     assert from_pandas.timestamp.tolist() == [1577836800, 1577923200]
+
+
+def test_pandas_columns_that_pandas_cannot_look_through_are_read_or_refused():
+    frame = pd.DataFrame([["a", "x", "2020"], ["b", "y", "2021"]], dtype=object)
+    frame.columns = pd.Index(["user", "item", ["no", "name"]], dtype=object)
+    assert len(Interactions.from_frame(frame)) == 2
+    with pytest.raises(DataError, match=r"column 'item' must not hold Decimal\('sNaN'\)"):
+        Interactions.from_frame(pd.DataFrame({"user": [1, 2], "item": [Decimal("sNaN"), None]}))
 
 
 def test_pandas_times_in_a_zone_and_in_seconds_are_read():

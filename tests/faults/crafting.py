@@ -12,32 +12,37 @@ from typing import Any
 import polars as pl
 import torch
 
+from faults import artifacts, classes
+from faults.edits import WRONG_TENSORS, Case, list_edits, seal
 from faults.judging import FINISHED, UNFINISHED
 from topshelf import files
 from topshelf.training import checkpoint
 from topshelf.training.folder import RunFolder
 
-Case = Callable[[Path], None]
 FILES = ("run.json", "config.toml", "metrics.json", "model.safetensors", "checkpoint.safetensors",
-         "interactions.safetensors", "users.parquet", "items.parquet")  # fmt: skip
-PARTS = ("train", "valid", "test")
+         "interactions.safetensors", "users.parquet", "items.parquet", "artifact.safetensors")  # fmt: skip
+PARTS = ("train", "valid", "test", "below")
 DEEP = 3000  # more than Python recurses
+SHARE = 6  # one of so many cases is judged by default
 
 
 def cases(kind: str, seed: int = 0, flips: int = 2) -> dict[str, Case]:
     """Every case for a kind of run, by name; another seed gives other damage."""
-    found = _damage(seed, flips) | _texts() | _data(seed)
+    found = _damage(seed, flips) | _texts() | _data(seed) | classes.cases()
     if kind in UNFINISHED:
         found |= _checkpoints(kind) if kind in ("training", "refitting") else {}
     if not kind.endswith("-begun"):
         found |= _models(kind)
+    if kind in FINISHED:
+        found |= artifacts.cases(kind)
     return found
 
 
 def some(kind: str) -> list[str]:
-    """A quarter of the cases, another one for each kind of run, and all that once corrupted memory."""
-    turn = [*FINISHED, *UNFINISHED].index(kind) % 4
-    return [name for at, name in enumerate(cases(kind)) if at % 4 == turn or "equal to the number of items" in name]
+    """A sixth of the cases, another one for each kind of run, and all that once corrupted memory or ran code."""
+    turn = [*FINISHED, *UNFINISHED].index(kind) % SHARE
+    always = ("equal to the number of items", "wrap around", "another package")
+    return [name for at, name in enumerate(cases(kind)) if at % SHARE == turn or any(text in name for text in always)]
 
 
 # Damage: the checksums no longer match, or the file is no longer what it was.
@@ -102,7 +107,10 @@ def _texts() -> dict[str, Case]:
     }.items():  # fmt: skip
         for value in values:
             found[f"run.json, sealed: {field} = {value!r}"] = partial(_reseal, "run.json", field, value)
-    for field, values in {"run": (None, 3), "model_sha256": (None, 3, "0" * 64), "valid": (None, [])}.items():
+    for field, values in {
+        "run": (None, 3), "model_sha256": (None, 3, "0" * 64), "valid": (None, []),
+        "artifact_sha256": (None, 3, "0" * 64),
+    }.items():  # fmt: skip
         for value in values:
             found[f"metrics.json, sealed: {field} = {value!r}"] = partial(_reseal, "metrics.json", field, value)
     for name in ("run.json", "metrics.json"):
@@ -161,16 +169,6 @@ def _unseal(name: str, folder: Path) -> None:
 # Data, with valid checksums.
 
 
-def seal(folder: Path) -> None:
-    """Make every checksum right again, of the data in run.json and of the model in metrics.json."""
-    run = RunFolder(folder)
-    content = files.read_sealed(run.identity_file)
-    content["sha256"] = {path.name: files.digest(path) for path in (run.interactions, run.users, run.items)}
-    files.write_sealed(run.identity_file, content)
-    if run.metrics.exists():
-        files.write_sealed(run.metrics, {**files.read_sealed(run.metrics), "model_sha256": files.digest(run.model)})
-
-
 def _edit_data(change: Callable[[dict[str, Any]], None], folder: Path) -> None:
     path = RunFolder(folder).interactions
     state = checkpoint.load(path)
@@ -179,43 +177,28 @@ def _edit_data(change: Callable[[dict[str, Any]], None], folder: Path) -> None:
     seal(folder)
 
 
-def _list_edits(n_items: int = 24) -> dict[str, Callable[[dict[str, Any]], None]]:
-    def put(place: int, value: int) -> Callable[[dict[str, Any]], None]:
-        def change(part: dict[str, Any]) -> None:
-            part["indices"][place] = value
+def _event_edits() -> dict[str, Callable[[dict[str, Any]], None]]:
+    def column(name: str, how: Callable[[torch.Tensor], Any]) -> Callable[[dict[str, Any]], None]:
+        return lambda events: events.update({name: how(events[name])})
 
-        return change
-
-    def bound(place: int, value: int) -> Callable[[dict[str, Any]], None]:
-        def change(part: dict[str, Any]) -> None:
-            part["indptr"][place] = value
-
-        return change
-
-    def made(field: str, how: Callable[[torch.Tensor], Any]) -> Callable[[dict[str, Any]], None]:
-        def change(part: dict[str, Any]) -> None:
-            part[field] = how(part[field])
-
-        return change
-
-    return {
-        "an item index equal to the number of items": put(-1, n_items), "a negative item": put(0, -1),
-        "a huge item": put(3, 2**62), "a huge negative item": put(3, -(2**62)), "one item beyond": put(0, n_items + 1),
-        "lists from 1": bound(0, 1), "lists to too far": bound(-1, 10**6), "a list that goes back": bound(1, 10**6),
-        "a negative bound": bound(1, -1), "a list unsorted": made("indices", lambda x: x.flip(0)),
-        "all items repeated": made("indices", torch.zeros_like), "one item fewer": made("indices", lambda x: x[:-1]),
-        "one list fewer": made("indptr", lambda x: x[:-1]),
-        "one list more": made("indptr", lambda x: torch.cat([x, x[-1:]])), "no lists": made("indptr", lambda x: x[:0]),
-        "int32 items": made("indices", lambda x: x.int()), "float items": made("indices", lambda x: x.double()),
-        "float bounds": made("indptr", lambda x: x.double()), "a table of items": made("indices", lambda x: x[:, None]),
-        "a number for items": made("indices", lambda x: 5), "nothing for bounds": made("indptr", lambda x: None),
-        "boolean items": made("indices", lambda x: x.bool()), "uint8 items": made("indices", lambda x: x.byte()),
+    others = {
+        "times that fall": column("timestamp", lambda x: -x - torch.arange(len(x))),
+        "times that are not numbers": column("timestamp", lambda x: torch.full_like(x, torch.nan, dtype=torch.float64)),
+        "too few times": column("timestamp", lambda x: x[:-1]), "times as text": column("timestamp", lambda x: "x"),
+        "times of int32": column("timestamp", lambda x: x.int()),
+        "infinite weights": lambda events: events.update(weight=torch.full((len(events["indices"]),), torch.inf)),
+        "weights in a table": lambda events: events.update(weight=torch.ones(len(events["indices"]), 1)),
+        "no bounds": lambda events: events.pop("indptr"), "no items": lambda events: events.pop("indices"),
+        "another column": lambda events: events.update(more=events["indices"]),
     }  # fmt: skip
+    sets = ("a list unsorted", "all items repeated", "int32 items")  # these may be events
+    lists = {what: change for what, change in list_edits().items() if what not in sets}
+    return {**lists, **others}
 
 
 def _data(seed: int) -> dict[str, Case]:
     found: dict[str, Case] = {}
-    edits = _list_edits()
+    edits = list_edits()
     for at, (what, change) in enumerate(edits.items()):
         part = PARTS[(at + seed) % len(PARTS)] if at > 4 else "train"
         found[f"data, sealed: {part} has {what}"] = partial(
@@ -234,13 +217,9 @@ def _data(seed: int) -> dict[str, Case]:
         "test is train": lambda state: state.update(test=state["train"]),
         "valid is train": lambda state: state.update(valid=dict(state["train"])),
         "left out is test": lambda state: state.update(left_out=dict(state["test"])),
-        "events are text": lambda state: state["train"].update(events="x"),
-        "events of no item": lambda state: state["train"].update(
-            events={"indptr": state["train"]["indptr"], "indices": state["train"]["indices"].int() + 1000}),
-        "events of fewer users": lambda state: state["train"].update(
-            events={"indptr": state["train"]["indptr"][:-1], "indices": state["train"]["indices"].int()}),
-        "events of too few times": lambda state: state["train"].update(
-            events=state["train"] | {"timestamp": state["train"]["indptr"]}),
+        "below is nothing": lambda state: state.update(below=None),
+        "below is text": lambda state: state.update(below="x"), "below is empty": lambda state: state.update(below={}),
+        "below is test": lambda state: state.update(below=dict(state["test"])),
         "below is train": lambda state: state.update(below=dict(state["train"])),
         "an empty train": lambda state: state["train"].update(
             indptr=torch.zeros_like(state["train"]["indptr"]), indices=torch.zeros(0, dtype=torch.int64)
@@ -250,6 +229,12 @@ def _data(seed: int) -> dict[str, Case]:
         ),
     }  # fmt: skip
     found |= {f"data, sealed: {what}": partial(_edit_data, change) for what, change in odd.items()}
+    for at, (what, change) in enumerate(_event_edits().items()):
+        part = PARTS[(at + seed) % len(PARTS)]
+        found[f"data, sealed: the events of {part} have {what}"] = partial(
+            _edit_data, lambda state, part=part, change=change: change(state[part]["events"])
+        )
+    found["data, sealed: events are text"] = partial(_edit_data, lambda state: state["train"].update(events="x"))
     tables: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
         "no id": lambda table: table.rename({"id": "name"}), "no column": lambda table: table.select([]),
         "equal ids": lambda table: table.with_columns(id=pl.lit(1)), "one id twice": lambda table: table.with_columns(
@@ -287,21 +272,6 @@ def _edit_table(name: str, change: Callable[[pl.DataFrame], pl.DataFrame], folde
 
 # Weights and checkpoints, with valid checksums.
 
-WRONG_TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "NaN": lambda x: torch.full_like(x, torch.nan) if x.is_floating_point() else x - 10**6,
-    "inf in one place": lambda x: _put(x, torch.inf), "one row fewer": lambda x: x[:-1],
-    "one row more": lambda x: torch.cat([x, x[-1:]]), "transposed": lambda x: x.T if x.dim() > 1 else x[:, None],
-    "a number": lambda x: x.sum(), "nothing in it": lambda x: x[:0], "float64": lambda x: x.double(),
-    "float16": lambda x: x.half(), "int64": lambda x: x.float().long() + 1, "complex": lambda x: x.to(torch.complex64),
-    "a list": lambda x: [1.0, 2.0], "None": lambda x: None, "text": lambda x: "weights",
-}  # fmt: skip
-
-
-def _put(values: torch.Tensor, value: float) -> torch.Tensor:
-    values = values.clone()
-    values.view(-1)[values.numel() // 2] = value if values.is_floating_point() else 2**31 - 1
-    return values
-
 
 def _models(kind: str) -> dict[str, Case]:
     found: dict[str, Case] = {}
@@ -311,7 +281,7 @@ def _models(kind: str) -> dict[str, Case]:
                 continue  # square: another model, as sound as the first, and all checksums are made anew
             found[f"model, sealed: tensor {place}: {what}"] = partial(_edit_weights, place, change)
     if kind in ("slim", "itemknn", "rp3beta"):
-        for what, change in _list_edits().items():
+        for what, change in list_edits().items():
             found[f"model, sealed: weights: {what}"] = partial(
                 _edit_model, lambda state, f=change: _on_weights(f, state)
             )

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,16 +44,36 @@ def must(ended: Ended) -> Ended:
     return ended
 
 
-class Driver:
-    """The test's end of the pipe."""
+class Pipe:
+    """The test's end of a pipe to a module that is run as a program and answers each line with a line of JSON."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
         environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "COLUMNS": "160", "MPLBACKEND": "agg"}
         environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "faults.driver"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=TESTS,
         )  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._asked, self._answers = self._process.stdin, self._process.stdout
+
+    def ask(self, value: Any) -> Any:
+        self._asked.write(json.dumps(value) + "\n")
+        self._asked.flush()
+        return json.loads(self._answers.readline())
+
+    def close(self) -> None:
+        self._asked.close()
+        self._process.wait(timeout=60)
+        self._answers.close()
+
+
+class Driver(Pipe):
+    """Commands of topshelf, each in a process of its own."""
+
+    def __init__(self) -> None:
+        super().__init__("faults.driver")
 
     def topshelf(self, *arguments: object, fault: Any = None) -> Ended:
         """A command of the command line, in a process of its own."""
@@ -61,48 +82,40 @@ class Driver:
     def call(self, action: str, *arguments: Any, fault: Any = None) -> Ended:
         """``module:function`` with arguments that JSON can carry, in a process of its own."""
         asked = {"action": action, "arguments": arguments, "fault": None if fault is None else vars(fault)}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        return Ended(**json.loads(self._process.stdout.readline()))
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        return Ended(**self.ask(asked))
 
 
-def _serve() -> None:
-    from faults import scenes
-
-    scenes.warm_up()
+def answer_all(answer: Callable[[Any], Any]) -> None:
+    """The other end: a line for each line, until the pipe is closed."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed goes to the tests' own errors
     for line in sys.stdin:
-        answers.write(json.dumps(_in_a_fork(json.loads(line))) + "\n")
+        answers.write(json.dumps(answer(json.loads(line))) + "\n")
         answers.flush()
 
 
-def _in_a_fork(asked: dict[str, Any]) -> dict[str, Any]:
+def in_a_fork(work: Callable[[], Any]) -> tuple[Any, int]:
+    """What the work gives in a process of its own, None if it dies; and the status that the process ends with."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
         try:
             with os.fdopen(writing, "w") as out:
-                json.dump(_run(asked), out)
+                json.dump(work(), out)
         finally:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as answer:
         text = answer.read()
-    _, status = os.waitpid(child, 0)
+    return json.loads(text) if text else None, os.waitpid(child, 0)[1]
+
+
+def _command(asked: dict[str, Any]) -> dict[str, Any]:
+    value, status = in_a_fork(lambda: _run(asked))
     if os.WIFSIGNALED(status):
         return {"code": -os.WTERMSIG(status), "points": []}
-    return json.loads(text) if text else {"code": 1, "points": [], "errors": "Traceback: the answer could not be made"}
+    return value or {"code": 1, "points": [], "errors": "Traceback: the answer could not be made"}
 
 
 def _run(asked: dict[str, Any]) -> dict[str, Any]:
@@ -127,4 +140,7 @@ def _run(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    _serve()
+    from faults import scenes
+
+    scenes.warm_up()
+    answer_all(_command)

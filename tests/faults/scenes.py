@@ -13,8 +13,7 @@ import typer
 
 from topshelf import cli, demo
 from topshelf.config import make_config, merged
-from topshelf.data import generate, make_split
-from topshelf.data.datasets import Dataset
+from topshelf.data import generate, split_interactions
 from topshelf.evaluation import evaluate
 from topshelf.models import MODELS
 from topshelf.queries import Context
@@ -46,7 +45,10 @@ def config_of(model="mf", **train):
 
 
 def small_data(seed=3, n_users=N_USERS, n_items=N_ITEMS):
-    return Dataset("small", make_split(generate(n_users, n_items, interactions_per_user=8, seed=seed), seed=0))
+    """With times, and with a part that was rated too low."""
+    data = generate(n_users, n_items, interactions_per_user=9, timestamps=True, seed=seed)
+    is_low = np.arange(len(data)) % 9 == 4
+    return split_interactions(data.where(~is_low), name="small", below=data.where(is_low), split="ratio")
 
 
 def write_clicks(path, seed=0, n_users=40, n_items=24):

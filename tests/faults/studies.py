@@ -11,8 +11,6 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import traceback
 import warnings
@@ -25,6 +23,9 @@ from unittest import mock
 
 import torch
 
+from faults.classes import BLEND, SECTIONS, TRAP, changed
+from faults.driver import Pipe, answer_all, in_a_fork
+from faults.edits import Case
 from topshelf import files
 from topshelf.config import make_config
 from topshelf.data import generate, make_split
@@ -36,12 +37,9 @@ from topshelf.tuning.attributes import sealed
 from topshelf.tuning.folder import StudyFolder
 from topshelf.tuning.runner import Runner
 
-TESTS = Path(__file__).parents[1]
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS")
 TRIALS = 2
 DEEP = 20_000
 ODD = ("7", "{}", "null", "-1", '"x"', "[1]", "{", "[" * DEEP, '{"machine": 1, "pid": "x"}', "1e400")  # in a database
-Case = Callable[[Path], None]
 
 
 def config():
@@ -112,52 +110,34 @@ def work(action, out, kind, at):
     return {"points": points.seen, **result_of(found)}
 
 
-class Server:
-    """The test's end of the pipe."""
+class Server(Pipe):
+    """Studies, each in a process of its own."""
 
     def __init__(self) -> None:
-        paths = [str(TESTS), *filter(None, sys.path)]
-        environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "PYTHONPATH": os.pathsep.join(paths)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "faults.studies"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=TESTS,
-        )  # fmt: skip
+        super().__init__("faults.studies")
 
     def __call__(self, action, out, kind="files", at=-1) -> Any:
-        """What :func:`work` returns in a process of its own; None if that was killed."""
-        self._process.stdin.write(json.dumps([action, str(out), kind, at]) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
+        """What :func:`work` returns; None if its process was killed."""
+        answer = self.ask([action, str(out), kind, at])
         assert not isinstance(answer, str), answer
         return answer
 
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
-        self._process.stdout.close()
+
+def _answer(asked: list[Any]) -> Any:
+    def done() -> Any:
+        try:
+            return work(*asked)
+        except BaseException:  # noqa: BLE001  the parent shows it
+            return traceback.format_exc()
+
+    return in_a_fork(done)[0]
 
 
 def serve() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:  # what SQLAlchemy and Optuna prepare once in a process
         begin(Path(place, "study"))
-    for line in sys.stdin:
-        reading, writing = os.pipe()
-        if (child := os.fork()) == 0:
-            try:
-                answer = json.dumps(work(*json.loads(line)))
-            except BaseException:  # noqa: BLE001  the parent shows it
-                answer = json.dumps(traceback.format_exc())
-            os.write(writing, answer.encode())
-            os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading) as answer:
-            said = answer.read()
-        os.waitpid(child, 0)
-        answers.write((said or "null") + "\n")
-        answers.flush()
+    answer_all(_answer)
 
 
 # Damage.
@@ -191,7 +171,15 @@ def cases(seed: int = 0, flips: int = 3, *, is_thorough: bool = False) -> dict[s
         found[f"{name}: garbage"] = partial(_bytes, name, lambda raw: b"\xff{[" * 100)
         found[f"{name}: nested"] = partial(_bytes, name, lambda raw: b"[" * DEEP)
         found[f"{name}: a folder"] = partial(_folder, name)
-    return found | _odd_json() | _crafted_json() | _configs() | _parts() | _databases(ODD if is_thorough else ODD[:2])
+    return (
+        found
+        | _odd_json()
+        | _crafted_json()
+        | _configs()
+        | _ranges_of_classes()
+        | _parts()
+        | _databases(ODD if is_thorough else ODD[:2])
+    )
 
 
 def _flipped(seed: str) -> Callable[[bytes], bytes]:
@@ -295,17 +283,38 @@ def _configs() -> dict[str, Case]:
         "a device that is not there": lambda text: text.replace('device = "cpu"', 'device = "abacus"'),
     }
 
-    def edit(change: Callable[[str], str], agreed: bool, folder: Path) -> None:
-        path = folder / "study.toml"
-        path.write_text(change(path.read_text()))
-        if agreed:
-            rewrite(folder, config=path.read_text())
-
+    for what, changes in SECTIONS.items():
+        edits[f"{what} of another package"] = partial(changed, changes=changes)
     return {
-        f"study.toml: {name}{', agreed' if agreed else ''}": partial(edit, change, agreed)
+        f"study.toml: {name}{', agreed' if agreed else ''}": partial(_edit_config, change, agreed)
         for name, change in edits.items()
         for agreed in (False, True)
     }
+
+
+def _edit_config(change: Callable[[str], str], agreed: bool, folder: Path) -> None:
+    path = folder / "study.toml"
+    path.write_text(change(path.read_text()))
+    if agreed:
+        rewrite(folder, config=path.read_text())
+
+
+def _ranges_of_classes() -> dict[str, Case]:
+    """A range may name classes too."""
+    part = {"name": BLEND, "weights": [1.0], "parts": [{"name": "ease"}]}
+    found: dict[str, Case] = {}
+    for model, name, value in (
+        ({"name": "mf"}, "negatives.kind", TRAP), ({"name": "mf"}, "threshold.estimator", TRAP),
+        ({"name": "mf"}, "loss.name", TRAP), (part, "model.parts", [{"name": TRAP}]),
+        (part, "model.parts", [{**part, "parts": [{"name": TRAP}]}]),
+    ):  # fmt: skip
+
+        def craft(folder: Path, model: Any = model, name: str = name, value: Any = value) -> None:
+            _edit_config(partial(changed, changes={"model": model}), True, folder)
+            rewrite(folder, ranges={name: [value]}, default={name: value})
+
+        found[f"study.json: a range of {name} of another package, {str(value)[:40]}"] = craft
+    return found
 
 
 def edit_parts(change: Callable[[dict[str, Any]], None], folder: Path) -> None:

@@ -16,7 +16,7 @@ from faults.driver import must
 from faults.layer import DISK_ERRORS, Fault, leftovers, tree
 from faults.scenes import options
 
-N_FAULTS = 146  # points of the commands below times the kinds of errors; docs/reliability.md says so.
+N_FAULTS = 162  # points of the commands below times the kinds of errors; docs/reliability.md says so.
 COUNTS: list[int] = []
 TOPSHELF = [sys.executable, "-m", "topshelf"]
 
@@ -102,23 +102,12 @@ def test_a_failing_disk_keeps_prepared_data(driver, tmp_path, clicks):
         assert tree(place / "data") == tree(tmp_path / expected / "data"), point
 
 
-def test_a_failing_disk_keeps_a_diagnosis_and_a_page(driver, tmp_path, runs):
-    arguments = ["--users", "10", "--epochs", "1", "--losses", "softmax"]
-
-    def diagnose(place, fault):
-        return driver.topshelf("diagnose", runs / "mf", *arguments, "--out", place / "found", fault=fault)
-
-    def before(place):
-        if place.name != "first":
-            shutil.copytree(tmp_path / "first" / "found", place / "found")
-
-    (tmp_path / "first").mkdir()
-    must(diagnose(tmp_path / "first", None))
-    for point, place, ended in failed_everywhere(driver, tmp_path, diagnose, before):
+def test_a_failing_disk_keeps_a_diagnosis_and_a_page(driver, tmp_path, diagnosis):
+    for point, place, ended in failed_everywhere(driver, tmp_path, diagnosis.make, diagnosis.before):
         assert ended.code == 2
         assert tree(place / "found").keys() == {"diagnose.json", "diagnose.html"}, point
         if point != "done found":
-            assert tree(place / "found") == tree(tmp_path / "first" / "found")
+            assert tree(place / "found") == tree(diagnosis.earlier)
 
 
 def test_every_fault_was_counted():

@@ -21,7 +21,7 @@ from faults.scenes import options, write_clicks
 from runs import assert_same, state_of
 from topshelf.training.folder import RunFolder
 
-N_KILLS = 374  # points of all commands below; each is hit. docs/reliability.md says so.
+N_KILLS = 414  # points of all commands below; each is hit. docs/reliability.md says so.
 COUNTS: list[int] = []
 CUTS = ("kill", "cut")  # before, and in the middle of the content
 
@@ -91,6 +91,7 @@ def test_training_killed_anywhere_ends_as_the_uninterrupted_run(driver, tmp_path
 def test_a_resumed_run_killed_anywhere_ends_as_the_uninterrupted_one(driver, tmp_path, clicks):
     arguments = ["train", "--data", clicks, *options(model__dim=8, train__refit="true")]
     points = must(driver.topshelf(*arguments, "--out", tmp_path / "uninterrupted")).points
+    assert {f"{step} artifact.safetensors" for step in ("write", "move", "done")} <= {*points}
     middle = points.index("done log.jsonl", points.index("done run.json") + 8)  # within the first phase
     assert driver.topshelf(*arguments, "--out", tmp_path / "begun", fault=Fault("kill", middle)).was_killed
 
@@ -175,24 +176,13 @@ def test_lists_killed_anywhere_are_the_old_or_the_new_ones(driver, tmp_path, run
         assert leftovers(hit.place) == []
 
 
-def test_a_diagnosis_killed_anywhere_is_the_old_or_the_new_one(driver, tmp_path, runs):
-    arguments = ["--users", "10", "--epochs", "1", "--losses", "softmax"]
-
-    def diagnose(place, fault):
-        return driver.topshelf("diagnose", runs / "mf", *arguments, "--out", place / "found", fault=fault)
-
-    def before(place):
-        if place.name != "first":
-            shutil.copytree(tmp_path / "first" / "found", place / "found")
-
-    (tmp_path / "first").mkdir()
-    must(diagnose(tmp_path / "first", None))
-    for hit in killed_everywhere(driver, tmp_path, diagnose, before):
+def test_a_diagnosis_killed_anywhere_is_the_old_or_the_new_one(driver, tmp_path, diagnosis):
+    for hit in killed_everywhere(driver, tmp_path, diagnosis.make, diagnosis.before):
         out = hit.place / "found"
         if out.exists():
             assert {"diagnose.json", "diagnose.html"} == set(tree(out))
             json.loads((out / "diagnose.json").read_text())
-        must(diagnose(hit.place, None))
+        must(diagnosis.make(hit.place))
         assert {"diagnose.json", "diagnose.html"} == set(tree(out))
         assert leftovers(hit.place) == [], hit.point
 

@@ -7,20 +7,27 @@ import shutil
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from faults.driver import must
+from faults.edits import seal
 from faults.layer import Fault
 from faults.scenes import config_of, options, small_data
+from topshelf import files
+from topshelf.data import Dataset
 from topshelf.errors import CheckpointError, ConfigError, TopshelfError, TopshelfWarning
-from topshelf.training import fit, load, resume
+from topshelf.recommender import Recommender
+from topshelf.training import checkpoint, fit, load, resume, save
 from topshelf.training.folder import RunFolder
+from topshelf.training.run import answers
 
 FILES = (
     "config.toml", "model.safetensors", "checkpoint.safetensors", "metrics.json", "interactions.safetensors",
-    "users.parquet", "items.parquet", "run.json",
+    "users.parquet", "items.parquet", "run.json", "artifact.safetensors",
 )  # fmt: skip
 
 # Two processes meet at the point where the folder of a run is about to be moved into place, or wait for a second.
@@ -89,8 +96,6 @@ def test_two_fits_into_one_folder_leave_the_run_of_one(tmp_path, point):
 
 def test_a_run_that_is_being_written_cannot_be_resumed(driver, tmp_path, clicks):
     """While one process holds the lock, another one is told so; when it is killed, the lock is free."""
-    from topshelf import files
-
     out = tmp_path / "run"
     ended = driver.topshelf("train", "--data", clicks, *options(model__dim=8), "--out", out, fault=Fault("kill", 50))
     assert ended.was_killed
@@ -122,14 +127,87 @@ def test_files_of_two_runs_are_never_taken_for_one(tmp_path, two, name, state):
         pytest.skip("an unfinished run has no metrics")
     out = copy(two / f"one{state}", tmp_path / "run")
     shutil.copy(two / f"other{state}" / name, out / name)
-    reads = {load, resume}
+    reads = [load, resume, Recommender.load]
     if name == "checkpoint.safetensors":  # a finished run does not need it, nor does serving
-        reads = set() if state == "" else {resume}
-    if name == "model.safetensors" and state:
-        reads = {load}  # a resumed run makes its model again
+        reads = [resume] if state else []
+    if name == "model.safetensors":
+        reads = [load, Recommender.load] if state else [load, resume]  # a resumed run makes its model again
+    if name == "artifact.safetensors":
+        reads = [] if state else [Recommender.load]
+    if name == "interactions.safetensors" and not state:
+        reads = [load, resume]  # lists of a finished run are made without the data
     for read in reads:
         with pytest.raises(TopshelfError, match=r"of another run|belongs to run|damaged"):
             read(out)
+
+
+def test_the_artifact_of_a_copy_that_was_trained_on_is_refused(tmp_path, two):
+    """It has the id of the same run, and sound vectors."""
+    out = copy(two / "one", tmp_path / "run")
+    fitted = load(out)
+    fitted.model.load_state_dict({name: 2 * values for name, values in fitted.model.state_dict().items()})
+    RunFolder(out).save_artifact(answers(fitted))
+    with pytest.raises(CheckpointError, match=r"metrics\.json is of another artifact than artifact\.safetensors"):
+        Recommender.load(out)
+    RunFolder(out).artifact.unlink()  # what answers is then made of the model
+    assert Recommender.load(out).recommend().equals(Recommender.load(two / "one").recommend())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_vectors_of_any_type_are_kept_as_they_are_multiplied(tmp_path, two, dtype):
+    fitted = load(two / "one")
+    fitted.model.to(dtype)
+    save(fitted, tmp_path / "run")
+    kept = RunFolder(tmp_path / "run").load_artifact()
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert kept["queries"].dtype == kept["items"].dtype == wide
+    assert Recommender.load(tmp_path / "run").recommend().equals(Recommender.of(fitted).recommend())
+
+
+def as_earlier(out, *, has_identity):
+    """A folder as earlier versions wrote it: without artifact and events; before that, without ids and checksums."""
+    folder = RunFolder(out)
+    folder.artifact.unlink()
+    state = checkpoint.load(folder.interactions)
+    del state["below"]
+    for part in ("train", "valid", "test", "left_out"):
+        state[part].pop("events", None)
+    checkpoint.save(folder.interactions, state)
+    seal(out)
+    metrics = {name: value for name, value in files.read_sealed(folder.metrics).items() if name != "artifact_sha256"}
+    files.write_sealed(folder.metrics, metrics)
+    if has_identity:
+        return
+    for path, content in ((folder.model, folder.load_model()), (folder.checkpoint, folder.load_checkpoint())):
+        if content is not None:
+            checkpoint.save(path, content)
+    folder.metrics.write_text(json.dumps({name: metrics[name] for name in metrics.keys() - {"run", "model_sha256"}}))
+    folder.identity_file.unlink()
+
+
+@pytest.mark.parametrize("has_identity", [True, False], ids=["with run.json", "without"])
+@pytest.mark.parametrize("model", ["mf", "ease"])
+def test_a_folder_of_an_earlier_version_gives_the_same_lists(tmp_path, model, has_identity, driver):
+    split = small_data().split
+    fit(config_of(model), Dataset("small", replace(split, below=split.train.none())), out=tmp_path / "now")
+    as_earlier(copy(tmp_path / "now", tmp_path / "earlier"), has_identity=has_identity)
+    now, earlier = (Recommender.load(tmp_path / name) for name in ("now", "earlier"))
+    assert earlier.fitted.dataset.split.train.events is None
+    assert now.fitted.dataset.split.train.events is not None
+    user, item = split.users.values[0], split.items.values[0]
+    for lists in (
+        lambda some: some.recommend(),
+        lambda some: some.recommend([user], filter_seen=False),
+        lambda some: some.recommend_new({user: [item]}),
+        lambda some: some.similar_items([item]),
+    ):
+        with warnings.catch_warnings(action="ignore", category=TopshelfWarning):
+            assert lists(now).equals(lists(earlier))
+    assert now.evaluate().to_json() == earlier.evaluate().to_json()
+    shown = [must(driver.topshelf("recommend", tmp_path / name, "--user", str(user))) for name in ("now", "earlier")]
+    assert shown[0].output == shown[1].output
+    assert "note: " not in shown[1].errors
+    assert resume(tmp_path / "earlier").test.to_json() == now.fitted.test.to_json()
 
 
 def test_a_config_cut_off_at_any_byte_is_refused_or_says_the_same(tmp_path, two):

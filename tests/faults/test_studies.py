@@ -30,9 +30,8 @@ def _no_plots(monkeypatch):
 
 @pytest.fixture(scope="module")
 def server():
-    started = Server()
-    yield started
-    started.close()
+    with closing(Server()) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import InvalidOperation
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,11 @@ def _of_series(column: Any, name: str, source: str) -> pl.Series:
     if isinstance(column.dtype, np.dtype) and kind in "iufb":
         values = column.to_numpy()
         return pl.Series(name, values.astype(np.float64) if kind == "f" else values)
-    values = [None if missing else value for value, missing in zip(column, column.isna(), strict=True)]
-    return _plain(values, name, source)
+    try:
+        is_missing = column.array.isna()  # a name that cannot be hashed does not matter here
+    except InvalidOperation:  # a signalling NaN, which cannot be compared
+        raise DataError(f"{source}: column {name!r} must not hold Decimal('sNaN'), got one. Make it None.") from None
+    return _plain([None if gone else value for value, gone in zip(column, is_missing, strict=True)], name, source)
 
 
 def _plain(values: list[Any], name: str, source: str) -> pl.Series:

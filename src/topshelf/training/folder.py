@@ -258,19 +258,23 @@ class RunFolder:
         return checkpoint.load(self.checkpoint, run=self.run) if self.checkpoint.exists() else None
 
     def save_metrics(self, content: dict[str, Any]) -> None:
-        """Write the last file of a run, with the checksum of the model that it belongs to."""
-        files.write_sealed(self.metrics, {**content, "run": self.run, "model_sha256": files.digest(self.model)})
+        """Write the last file of a run, with the checksums of the model and the artifact that it belongs to."""
+        sums = {f"{path.stem}_sha256": files.digest(path) for path in (self.model, self.artifact)}
+        files.write_sealed(self.metrics, {**content, "run": self.run, **sums})
 
-    def load_metrics(self) -> dict[str, Any]:
-        """The metrics, refused if they are not of this run's model."""
+    def load_metrics(self, used: Path | None = None) -> dict[str, Any]:
+        """The metrics, refused if they are not of this run and of the file that is used, by default the model."""
         content = files.read_sealed(self.metrics, is_always_sealed=self.run is not None)
         if self.run is None:
             return content
         remedy = f"Write it again: delete it, then topshelf train --resume {self.path}"
         if content.get("run") != self.run:
             raise CheckpointError(f"{self.metrics} is of another run ({content.get('run')!r}). {remedy}")
-        if self.model.is_file() and content.get("model_sha256") != files.digest(self.model):
-            raise CheckpointError(f"{self.metrics} is of another model than {self.model.name}. {remedy}")
+        used = used or self.model
+        if used.is_file() and content.get(f"{used.stem}_sha256") != files.digest(used):
+            if used == self.artifact:
+                remedy = f"Delete {used.name}: lists are then made with the model"
+            raise CheckpointError(f"{self.metrics} is of another {used.stem} than {used.name}. {remedy}")
         return content
 
     def say_if_unfinished(self, best_epoch: int) -> None:

@@ -178,6 +178,7 @@ def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
 
 def load_model(folder: RunFolder, config: RunConfig, n_users: int, n_items: int) -> Model:
     """Only the model of a finished run; no data are read or attached."""
+    folder.load_metrics()  # refused if they are of another model
     return _outcome(folder, config, n_users, n_items, folder.load_model()).model
 
 
@@ -250,15 +251,21 @@ def answers(fitted: Fitted) -> dict[str, Any]:
     state: dict[str, Any] = {
         "seen": _arrays(fitted.seen()),
         "n_learned": learned.counts,
-        "counts": torch.bincount(learned.indices, minlength=model.n_items).float(),
+        "counts": popularity(learned, model.n_items),
     }
     if len(fitted.dataset.split.below):
         state["taken"] = _arrays(fitted.dataset.split.seen("all"))
     device = next(iter(model.state_dict().values())).device
     queries, items = model.encode(QuerySet.known(model.n_queries, device))
     if isinstance(queries, torch.Tensor):
-        return {**state, "queries": queries.cpu(), "items": items.cpu()}
+        dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
+        return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
     return {**state, "learned": _arrays(learned)}
+
+
+def popularity(lists: Ragged, n_items: int) -> torch.Tensor:
+    """How often each item is in the lists, (I,)."""
+    return torch.bincount(lists.indices, minlength=n_items).float()
 
 
 def _arrays(lists: Ragged) -> dict[str, torch.Tensor]:

@@ -29,7 +29,7 @@ from topshelf import files
 from topshelf.config import RunConfig, class_names, edits, make_config, read_config, to_toml
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning, one_of
 from topshelf.registry import check_allowed
-from topshelf.tuning.ranges import Choice, Interval, Range, Space, default_ranges, is_closed_form, space
+from topshelf.tuning.ranges import Choice, Interval, Range, Space, assigned, default_ranges, is_closed_form, space
 from topshelf.tuning.runner import Parts
 
 SAMPLERS = ("tpe", "grid")
@@ -158,6 +158,7 @@ class StudyFolder:
         try:
             ranges = {name: _range(value) for name, value in content["ranges"].items()}
             stored = Space(self._config(content), ranges, content["default"])
+            self._check_classes(stored)
             _check_space(stored)
             definition = Definition(stored, content["sampler"])
         except CheckpointError:
@@ -226,6 +227,12 @@ class StudyFolder:
         if edited:
             warnings.warn(f"{self.config} was edited after the study began: {changes}", TopshelfWarning, stacklevel=2)
         return make_config(values)
+
+    def _check_classes(self, stored: Space) -> None:
+        """A range may name classes too, as negatives.kind does."""
+        for name, range_ in stored.ranges.items():
+            for value in range_.values if isinstance(range_, Choice) else ():
+                check_allowed(class_names(assigned(stored.base, {name: value})), self.definition)
 
 
 def _check_space(stored: Space) -> None:

@@ -172,11 +172,16 @@ def is_closed_form(config: RunConfig) -> bool:
 
 def applied(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     """The resolved config with settings given by their dotted names."""
+    return resolve(assigned(config, settings))
+
+
+def assigned(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """The same, not resolved: no class that it names is imported."""
     nested: dict[str, Any] = {}
     for name, value in settings.items():
         section, _, key = name.partition(".")
         nested.setdefault(section, {})[key] = value
-    return resolve(make_config(merged(config.model_dump(), nested)))
+    return make_config(merged(config.model_dump(), nested))
 
 
 def parse(assignments: Sequence[str]) -> dict[str, str]:
