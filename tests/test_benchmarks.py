@@ -19,6 +19,7 @@ from benchmarks import harness
 from benchmarks.quality import quality_time, quality_time_methods
 from benchmarks.speed import before_after, latency
 from topshelf.losses import slatk_loss
+from topshelf.models import MODELS
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(
@@ -179,7 +180,8 @@ def test_a_run_folder_is_made_and_answers(model, tmp_path):
     sizes = {"users": 300, "items": 200, "interactions": 3_000}
     latency.make(tmp_path / "run", model, sizes)
     result = latency.measure(tmp_path / "run", model, sizes, 2, 1e9)
-    assert list(result["calls"]) == [latency.KNOWN, *([latency.NEW] if model == "history" else []), latency.SIMILAR]
+    new = [latency.NEW, latency.BY_ID] if "history" in MODELS[model].takes else []
+    assert list(result["calls"]) == [latency.KNOWN, *new, latency.SIMILAR]
     assert all(0 < times["p50"] <= times["p99"] for times in result["calls"].values())
     assert len(latency.lines("after", model, result)) == len(result["calls"])
 
