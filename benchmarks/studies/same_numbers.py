@@ -46,8 +46,8 @@ def combinations() -> Iterator[tuple[str, Row]]:
         yield f"negatives/{kind}/{loss}/{order}", settings
     for estimator, kind, order in product(ESTIMATORS, KINDS[:3], ORDERS):
         threshold = {"estimator": estimator, "every": 2, "n": 100}
-        settings = {"negatives": {"kind": kind}, "threshold": threshold, "train": {"order": order}}
-        yield f"threshold/{estimator}/{kind}/{order}", settings
+        more = {"negatives": {"kind": kind}, "threshold": threshold, "train": {"order": order}}
+        yield f"threshold/{estimator}/{kind}/{order}", more
     for refit, model in product((True, "all"), ("mf", "ease")):
         yield f"refit/{refit}/{model}", {"model": {"name": model}, "train": {"refit": refit}}
     for model in ("mf", "lightgcn"):
