@@ -100,6 +100,7 @@ class Benchmark:
         from topshelf.training.folder import environment
 
         machine = environment() | ({"threads": 1} if hasattr(self.options, "jobs") else {})
+        del machine["command"]  # the one below has no paths of this machine
         given = {key: value for key in ("data", "seeds", "rounds") if (value := getattr(self.options, key, None))}
         return {"command": self.command, "date": today(), "environment": machine, "seeds": [0], **given}
 

@@ -18,7 +18,10 @@ from torch.testing import assert_close
 from benchmarks import harness
 from benchmarks.quality import quality_time, quality_time_methods
 from benchmarks.speed import before_after, latency
-from topshelf.losses import slatk_loss
+from benchmarks.studies import same_numbers
+from topshelf.losses import LOSSES, slatk_loss
+from topshelf.models import MODELS
+from topshelf.training.thresholding import ESTIMATORS
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(
@@ -179,9 +182,39 @@ def test_a_run_folder_is_made_and_answers(model, tmp_path):
     sizes = {"users": 300, "items": 200, "interactions": 3_000}
     latency.make(tmp_path / "run", model, sizes)
     result = latency.measure(tmp_path / "run", model, sizes, 2, 1e9)
-    assert list(result["calls"]) == [latency.KNOWN, *([latency.NEW] if model == "history" else []), latency.SIMILAR]
+    new = [latency.NEW, latency.BY_ID] if "history" in MODELS[model].takes else []
+    assert list(result["calls"]) == [latency.KNOWN, *new, latency.SIMILAR]
     assert all(0 < times["p50"] <= times["p99"] for times in result["calls"].values())
     assert len(latency.lines("after", model, result)) == len(result["calls"])
+
+
+def test_combinations_that_differ_are_named_and_new_ones_are_not_compared():
+    before = {"same": ["1", "2"], "gone": ["1"], "moved": ["1", "2"], "no": [same_numbers.REFUSED, "ConfigError"]}
+    after = {"same": ["1", "2"], "new": ["1"], "moved": ["1", "3"], "no": [same_numbers.REFUSED, "ConfigError"]}
+    assert same_numbers.compared(before, after) == {
+        "compared": 3,
+        "equal": 2,
+        "refused_by_both": ["no"],
+        "different": ["moved"],
+        "only_before": ["gone"],
+        "only_after": ["new"],
+    }
+
+
+def test_every_model_loss_and_estimator_is_among_the_combinations():
+    names = [name for name, _ in same_numbers.combinations()]
+    assert len(set(names)) == len(names)
+    assert {name.split("/")[1] for name in names if name.startswith("model/")} == set(MODELS)
+    assert {name.split("/")[1] for name in names if name.startswith("loss/")} == set(LOSSES)
+    assert set(same_numbers.ESTIMATORS) <= set(ESTIMATORS)
+
+
+def test_a_tree_trains_to_the_same_numbers_in_two_processes(tmp_path):
+    file, source = tmp_path / "result.json", str(ROOT / "src")
+    command = [sys.executable, "-m", same_numbers.MODULE, "--before", source, "--after", source, "--json", str(file)]
+    subprocess.run([*command, "--only", "refit/all"], cwd=ROOT, check=True, capture_output=True, timeout=300)
+    result = json.loads(file.read_text())
+    assert (result["compared"], result["equal"], result["refused_by_both"]) == (2, 2, [])
 
 
 def test_a_worker_refuses_a_path_that_is_no_source_tree(tmp_path):

@@ -157,6 +157,12 @@ def test_the_general_settings_are_the_committed_result():
         assert not danger.startswith("ials")
 
 
+def test_the_comparison_of_trees_is_the_committed_result():
+    result = result_of("same_numbers")
+    assert f"{result['equal']} of {result['compared']} combinations" in (ROOT / "docs" / "speed.md").read_text()
+    assert result["different"] == []
+
+
 def test_the_latency_table_is_the_committed_result():
     page = (ROOT / "docs" / "speed.md").read_text()
     result = result_of("latency")

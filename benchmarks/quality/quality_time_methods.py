@@ -277,7 +277,7 @@ METHODS: dict[str, Callable[[str, int, bool], Row]] = {
 def search(data: str, method: str) -> Row:
     """Validation NDCG@20 of every setting of the grid: its best iteration, mean over the validation splits."""
     seeds = (10,) if method == "ease" or data == "gowalla" else (10, 11, 12)
-    trials = []
+    trials: list[Row] = []
     for settings in grid(data, method):
         scores = [trial(data, method, settings, seed) for seed in seeds]
         trials.append({"settings": settings, "valid": round(statistics.mean(scores), 6)})

@@ -1,19 +1,20 @@
 """Two source trees timed in turn, in one call: training, closed forms and evaluation, after over before.
 
     python -m benchmarks.speed.before_after --before PATH/src --after PATH/src [--quick] [--data NAME ...]
-        [--work LABEL ...] [--starts 3] [--rounds 8] [--limit 1.03] [--json FILE]
+        [--work LABEL ...] [--starts 5] [--rounds 6] [--limit 1.03] [--json FILE]
 
-Each tree has a worker process with one thread, which imports topshelf from that tree and loads the data once. The
-figure is the CPU time of the worker, taken around ``topshelf.training.fit`` (a few epochs with the last one validated)
-or ``Fitted.evaluate``; only the config level of the package is used, which both trees have. A call that is shorter than
-``--least`` seconds is repeated, as often in both trees.
+Each tree has a worker process with one thread, which imports topshelf from that tree and loads the data once; on Linux
+both run on the same core. The figure is the CPU time of the worker, taken around ``topshelf.training.fit`` (a few
+epochs with the last one validated) or ``Fitted.evaluate``; only the config level of the package is used, which both
+trees have. A call that is shorter than ``--least`` seconds is repeated, as often in both trees.
 
-A round is four turns: before, after, after, before, or the other way about. So a machine that gets slower, or busier,
-does so for both, and one round is one ratio. Processes differ too, in how their memory lies, so all rounds are made
-``--starts`` times with new workers. The ratio is the median over all rounds; its interval is the 95% of a bootstrap
-over starts and the rounds of each. A workload ends after ``--most`` seconds in each start, but not before two rounds.
-A row is "slower" where the whole interval is above ``--limit``, and the exit code is then 1; "faster" is below 1 over
-the limit, and without either the difference is within the limit, or the interval too wide to tell.
+A round is four turns: before, after, after, before, or the reverse. A machine that gets slower or busier does so for
+both trees, and one round gives one ratio. Two processes of the same tree differ by a few percent, because their memory
+is laid out differently, so all rounds are repeated ``--starts`` times with new workers. The ratio is the median over
+all rounds; its 95% interval is a bootstrap over starts and over the rounds of each. A workload ends after ``--most``
+seconds in each start, but not before two rounds. A row is "slower" where the whole interval is above ``--limit``, and
+the exit code is then 1; "faster" where all of it is below 1 / limit. Otherwise the difference is within the limit, or
+the interval is too wide to tell.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Worker:
 def work(source: Path) -> None:
     """The worker: requests from standard input, one per line, answers to standard output."""
     check_tree(source)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # both trees on one core: cores have other neighbours
     answers, sys.stdout = sys.stdout, sys.stderr  # nothing else may be said there
     runs: dict[tuple[str, str], Callable[[], object]] = {}
     for request in map(json.loads, sys.stdin):
@@ -193,10 +196,10 @@ def main() -> None:
     add("--before", type=Path, metavar="SRC", help="the source folder of the tree before")
     add("--after", type=Path, metavar="SRC", help="and after")
     add("--work", nargs="+", default=list(WORK), metavar="LABEL", help=f"of: {'; '.join(WORK)}")
-    add("--starts", type=int, default=3, help="pairs of new processes; default: 3")
-    add("--rounds", type=int, default=8, help="of four turns, in each start; default: 8")
+    add("--starts", type=int, default=5, help="pairs of new processes; default: 5")
+    add("--rounds", type=int, default=6, help="of four turns, in each start; default: 6")
     add("--least", type=float, default=0.1, help="least seconds of a turn; default: 0.1")
-    add("--most", type=float, default=40.0, help="most seconds of a workload in each start; default: 40")
+    add("--most", type=float, default=30.0, help="most seconds of a workload in each start; default: 30")
     add("--limit", type=float, default=1.03, help="ratio above which a row is slower; default: 1.03")
     add("--worker", type=Path, help=argparse.SUPPRESS)
     options = benchmark.parse()

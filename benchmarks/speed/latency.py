@@ -1,12 +1,13 @@
-"""How long one answer takes: one known user, one new user by history, similar items of one item.
+"""How long one answer takes: one known user, one new user by history or by id and history, similar items of one item.
 
     python -m benchmarks.speed.latency [--quick] [--source PATH/src] [--label NAME] [--models NAME ...] [--json FILE]
 
-Random data of 100,000 users, 50,000 items and 2 million interactions; MF and History with d = 64, hardly trained, since
-quality does not matter here: one epoch with 100 shared negatives. Each run folder is made by one process and read by
-another, which has answered nothing before: it takes the time of ``Recommender.load``, of the first answer of each kind,
-and then p50 and p99 of as many answers as ``--calls`` says, each for another user or item, at most ``--seconds`` of
-them. New users have 20 items; MF refuses users without training, so that part is History's alone. Only the public
+Random data of 100,000 users, 50,000 items and 2 million interactions; MF, LightGCN and History with d = 64, hardly
+trained, since quality does not matter here: one epoch of large batches with 100 shared negatives. Each run folder is
+made by one process and read by another, which has answered nothing before: it takes the time of ``Recommender.load``,
+of the first answer of each kind, and then p50 and p99 of as many answers as ``--calls`` says, each for another user or
+item, at most ``--seconds`` of them. New users have 20 items, in a list, or in a mapping with an id that the data do not
+have; MF and LightGCN refuse users without training, so that part is History's alone. Only the public
 ``Recommender`` is used, so ``--source`` may be another tree. With ``--json``, results of other labels stay in the file.
 """
 
@@ -29,8 +30,9 @@ from benchmarks.harness import ROOT, Benchmark, Row, check_tree, in_tree, line, 
 MODULE = "benchmarks.speed.latency"
 SIZES = {"users": 100_000, "items": 50_000, "interactions": 2_000_000}
 QUICK_SIZES = {"users": 2_000, "items": 1_000, "interactions": 20_000}
-MODELS = ("mf", "history")
-KNOWN, NEW, SIMILAR = "one known user", "one new user", "similar items"
+MODELS = ("mf", "lightgcn", "history")
+FOR_NEW_USERS = ("history",)
+KNOWN, NEW, BY_ID, SIMILAR = "one known user", "one new user", "one new user, by id", "similar items"
 DIM, K, HISTORY = 64, 20, 20
 GOAL = {"load": 1.0, "p50": 0.005}  # seconds, of issue 14
 HEADS = ("tree", "model", "load, s", "call", "first, ms", "p50, ms", "p99, ms", "calls")
@@ -64,7 +66,7 @@ def make(folder: Path, model: str, sizes: dict[str, int]) -> None:
         model={"name": model, "dim": DIM},
         loss="softmax",
         negatives={"kind": "shared", "n": 100},
-        train={"epochs": 1},
+        train={"epochs": 1, "batch_size": 16_384},
         evaluate={"auc": False, "cutoffs": [K]},
     )
     recommender.fit(interactions(sizes), out=folder)
@@ -83,10 +85,11 @@ def measure(folder: Path, model: str, sizes: dict[str, int], calls: int, limit: 
     answers: dict[str, Callable[[int], Any]] = {
         KNOWN: lambda at: recommender.recommend([users[at]], k=K),
         NEW: lambda at: recommender.recommend_new([histories[at]], k=K),
+        BY_ID: lambda at: recommender.recommend_new({sizes["users"] + at: histories[at]}, k=K),
         SIMILAR: lambda at: recommender.similar_items([items[at]], k=K),
     }
-    if model == "mf":
-        del answers[NEW]
+    if model not in FOR_NEW_USERS:
+        del answers[NEW], answers[BY_ID]
     return {"load": load, "calls": {label: percentiles(answer, calls, limit) for label, answer in answers.items()}}
 
 

@@ -112,7 +112,8 @@ def curve(trained: Trainer, dataset: Dataset, limit: float, every: int) -> Row:
     validate = validation(dataset.split.train.ragged(), dataset.split.valid.ragged())
     in_optimizer: list[float] = []
     trained.optimizer.step = timed(trained.optimizer.step, in_optimizer)  # type: ignore[method-assign]
-    seconds, points, best_at = 0.0, [], 0
+    points: list[tuple[float, float]] = []
+    seconds, best_at = 0.0, 0
     while seconds < limit and len(points) - best_at <= PATIENCE:
         seconds += sum(seconds_of(epoch_of(trained)) for _ in range(every))
         points.append((seconds, validate(trained.model)))

@@ -29,7 +29,7 @@ ORDERS = ("query", "pair")
 KINDS = ("catalogue", "shared", "per_query", "in_batch")
 DRAWN_FOR = ("slatk", "softmax", "bpr", "directau", "lambdaloss_at_k", "song")
 ESTIMATORS = ("exact", "sampled", "iid", "weighted", "regression", "incremental")
-REFUSED = "refused"
+REFUSED, SEED = "refused", 1
 
 
 def combinations() -> Iterator[tuple[str, Row]]:
@@ -46,8 +46,8 @@ def combinations() -> Iterator[tuple[str, Row]]:
         yield f"negatives/{kind}/{loss}/{order}", settings
     for estimator, kind, order in product(ESTIMATORS, KINDS[:3], ORDERS):
         threshold = {"estimator": estimator, "every": 2, "n": 100}
-        settings = {"negatives": {"kind": kind}, "threshold": threshold, "train": {"order": order}}
-        yield f"threshold/{estimator}/{kind}/{order}", settings
+        more = {"negatives": {"kind": kind}, "threshold": threshold, "train": {"order": order}}
+        yield f"threshold/{estimator}/{kind}/{order}", more
     for refit, model in product((True, "all"), ("mf", "ease")):
         yield f"refit/{refit}/{model}", {"model": {"name": model}, "train": {"refit": refit}}
     for model in ("mf", "lightgcn"):
@@ -77,7 +77,7 @@ def numbers(more: Row, dataset: Any) -> list[str]:
     from topshelf.training import fit
 
     try:
-        fitted = fit(assemble(data="synthetic", more=merged({"train": TRAIN}, more), seed=1), dataset)
+        fitted = fit(assemble(data="synthetic", more=merged({"train": TRAIN}, more), seed=SEED), dataset)
         metrics = {} if fitted.measured else fitted.evaluate().per_user
     except TopshelfError as error:
         return [REFUSED, type(error).__name__]
@@ -137,7 +137,9 @@ def main() -> None:
             print(f"{key.replace('_', ' ')}: {', '.join(result[key])}")
     print(f"{result['equal']} of {result['compared']} combinations are equal", end="; ")
     print(f"both trees refuse {len(result['refused_by_both'])} of them")
-    benchmark.write(only=options.only, commits=[commit(source) for source in sources], **result)
+    benchmark.write(
+        seeds=[SEED], threads=1, only=options.only, commits=[commit(source) for source in sources], **result
+    )
     sys.exit(int(bool(result["different"])))
 
 
