@@ -184,7 +184,7 @@ def test_a_run_is_opened_only_where_its_package_is_allowed(command, study, tmp_p
     forget()
     _, errors = run_topshelf(*arguments, code=2)
     message = " ".join(errors.split())
-    assert "Nothing that a folder names is imported by itself" in message
+    assert "a class of another package, which is imported only if you allow it" in message
     assert "--allow my_ranking" in message
     assert not is_imported()
     assert not (tmp_path / "out").exists()
@@ -260,7 +260,7 @@ def refused(*arguments):
 def test_a_package_that_cannot_be_imported_is_named(monkeypatch):
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(PACKAGE / "src")])
     message = refused("evaluate", "runs/mine", "--allow", "my_ranking")
-    assert f"model.name names '{MODEL}', and my_ranking.models cannot be imported: ModuleNotFoundError" in message
+    assert f"model.name is '{MODEL}', but my_ranking.models cannot be imported: ModuleNotFoundError" in message
     assert "Install it, or put its folder on PYTHONPATH" in message
 
 
