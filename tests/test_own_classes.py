@@ -184,7 +184,7 @@ def test_a_run_is_opened_only_where_its_package_is_allowed(command, study, tmp_p
     forget()
     _, errors = run_topshelf(*arguments, code=2)
     message = " ".join(errors.split())
-    assert "imported only if you allow it" in message
+    assert "a class of another package, which is imported only if you allow it" in message
     assert "--allow my_ranking" in message
     assert not is_imported()
     assert not (tmp_path / "out").exists()
