@@ -99,7 +99,13 @@ def test_a_reader_that_has_enough_is_no_error():
 @pytest.mark.parametrize("module", ["numpy", "torch.nn", "polars"])
 def test_ctrl_c_while_it_starts_is_no_traceback(module):
     command = [sys.executable, "-X", "importtime", "-m", "topshelf", "evaluate", "nowhere"]
-    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells ignore it for jobs in the background
+    )
     for line in process.stderr:  # the modules, as they are imported
         if line.split("|")[-1].strip().startswith(module):
             break

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf import registry
-from topshelf.config import RunConfig
+from topshelf.config import RunConfig, class_names
 from topshelf.data import IdMap
 from topshelf.errors import CheckpointError, DataError, at_least, whole
 from topshelf.models import Model
@@ -89,6 +89,8 @@ class Artifact:
             raise CheckpointError(f"{folder.artifact} is damaged, or does not fit its folder: {error}") from None
 
         def encoder() -> Model:
+            if any(":" in name for setting, name in class_names(config).items() if setting.startswith("model.")):
+                return load(path).model  # a class of another package may need anything of the data
             model = load_model(folder, config, len(users), len(items))
             if "learned" in state:
                 model.attach(Context(_lists(state["learned"]), model.n_items))

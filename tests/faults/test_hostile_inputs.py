@@ -70,9 +70,9 @@ def mutate(folder: Path, names: list[str], count: int, seed: int) -> int:
 
 def test_there_are_more_than_a_thousand_cases():
     assert CASES >= 1_000
-    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    text = " ".join((Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8").split())
     assert f"reads {CASES:,} hostile inputs" in text
-    assert f"reads {LONG_CASES:,} more" in " ".join(text.split())
+    assert f"reads {LONG_CASES:,} more" in text
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -13,10 +13,11 @@ import torch
 from topshelf import registry
 from topshelf.config import RunConfig
 from topshelf.data import Dataset, load_split, through_refit
+from topshelf.data.splits import Through
 from topshelf.errors import CheckpointError, ConfigError, at_most
 from topshelf.evaluation import PROTOCOLS, Evaluation
 from topshelf.models import Model
-from topshelf.queries import Context, QuerySet
+from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
@@ -38,9 +39,14 @@ class Fitted:
     is_finished: bool = True
     is_final: bool = True  # whether the model is that of the run's last phase, the refit if there is one
 
+    @property
+    def through(self) -> Through:
+        """The parts that the model was trained on."""
+        return through_refit(self.config.train.refit) if self.is_final else "train"
+
     def histories(self) -> Ragged:
         """The items per user that the model was trained on."""
-        return self.dataset.split.seen(through_refit(self.config.train.refit) if self.is_final else "train")
+        return self.dataset.split.seen(self.through)
 
     def seen(self) -> Ragged:
         """All items per user, in training or not; low ratings included."""
@@ -48,8 +54,7 @@ class Fitted:
 
     @cached_property
     def task(self) -> Task:
-        device = next(iter(self.model.state_dict().values())).device
-        return InteractionsTask(self.dataset.split, str(device))
+        return InteractionsTask(self.dataset.split, str(_device(self.model)))
 
     def evaluate(
         self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None, *, part: Part = "test"
@@ -171,7 +176,7 @@ def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
     # Before the last phase ends, a run's model is that of the first phase, which has seen train alone.
     is_final = "refit" in state or folder.is_finished
     fitted = Fitted(config, dataset, **vars(outcome), is_finished=folder.is_finished, is_final=is_final)
-    model.attach(Context(fitted.histories(), model.n_items))
+    model.attach(fitted.task.context(fitted.through))
     folder.say_if_unfinished(outcome.best_epoch)
     return fitted
 
@@ -255,8 +260,7 @@ def answers(fitted: Fitted) -> dict[str, Any]:
     }
     if len(fitted.dataset.split.below):
         state["taken"] = _arrays(fitted.dataset.split.seen("all"))
-    device = next(iter(model.state_dict().values())).device
-    queries, items = model.encode(QuerySet.known(model.n_queries, device))
+    queries, items = model.encode(QuerySet.known(model.n_queries, _device(model)))
     if isinstance(queries, torch.Tensor):
         dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
         return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
@@ -266,6 +270,10 @@ def answers(fitted: Fitted) -> dict[str, Any]:
 def popularity(lists: Ragged, n_items: int) -> torch.Tensor:
     """How often each item is in the lists, (I,)."""
     return torch.bincount(lists.indices, minlength=n_items).float()
+
+
+def _device(model: Model) -> torch.device:
+    return next((tensor.device for tensor in model.state_dict().values()), torch.device("cpu"))
 
 
 def _arrays(lists: Ragged) -> dict[str, torch.Tensor]:
