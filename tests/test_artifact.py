@@ -99,6 +99,39 @@ def test_a_kind_of_query_that_the_model_cannot_encode_is_refused():
         artifact.rank(QuerySet(history=Ragged(torch.tensor([0, 1]), torch.tensor([3]))))
 
 
+@pytest.mark.parametrize(
+    ("queries", "options", "message"),
+    [
+        (QuerySet(history=Ragged(torch.tensor([0, 1]), torch.tensor([40]))), {}, "history names item 40"),
+        (QuerySet(history=Ragged(torch.tensor([0, 1]), torch.tensor([-1]))), {}, "history names item -1"),
+        (QuerySet(history=Ragged(torch.tensor([0, 2]), torch.tensor([3, 3]))), {}, "ascend without repeats"),
+        (QuerySet(rows=torch.tensor([60])), {}, "rows must be from 0 to 59, or -1 for an unknown user, got 60"),
+        (QuerySet(rows=torch.tensor([-2])), {}, "rows must be from 0 to 59, or -1 for an unknown user, got -2"),
+        (
+            QuerySet(rows=torch.tensor([1])),
+            {"exclude": Ragged(torch.tensor([0, 1]), torch.tensor([-1])), "allow": torch.tensor([3, 39])},
+            "exclude names item -1",
+        ),
+        (
+            QuerySet(rows=torch.tensor([1])),
+            {"exclude": Ragged(torch.tensor([0, 0, 0]), torch.tensor([]).long())},
+            "exclude must have one list per query",
+        ),
+    ],
+)
+def test_indices_that_are_not_there_are_refused(queries, options, message):
+    artifact = Artifact.of(fit(make_config({"model": {"name": "ease"}, "k": K}), dataset()))
+    with pytest.raises(DataError, match=message):
+        artifact.rank(queries, **options)
+
+
+@pytest.mark.parametrize("name", ["ease", "mf"])
+def test_all_of_some_known_queries_are_as_many_as_were_asked_for(name):
+    artifact = Artifact.of(fit(make_config({"model": {"name": name}, "k": K, "train": {"epochs": 1}}), dataset()))
+    ranked, everybody = artifact.rank(QuerySet.known(3)), artifact.rank(QuerySet.known(60))
+    assert torch.equal(ranked.items, everybody.items[:3])
+
+
 class LastItem(MF):
     """A query is the vector of its last item: it needs the order of events, and serves sequences."""
 

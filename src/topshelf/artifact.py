@@ -19,6 +19,7 @@ from torch import Tensor
 from topshelf import registry
 from topshelf.config import RunConfig, class_names
 from topshelf.data import IdMap
+from topshelf.data.ids import UNKNOWN
 from topshelf.errors import CheckpointError, DataError, at_least, whole
 from topshelf.models import Model
 from topshelf.queries import Context, QuerySet
@@ -150,6 +151,7 @@ class Artifact:
         that may be recommended, for all queries, such as those in stock; all when None. Queries without training
         items, rows of -1, and empty histories get the most popular items, without scores.
         """
+        self._check(queries, exclude)
         allowed = None if allow is None else _allowed(allow, len(self.items))
         n = len(self.items) if allowed is None else allowed.numel()
         k = min(self.config.k if k is None else at_least("k", whole("k", k), 1), n)
@@ -177,6 +179,20 @@ class Artifact:
         scores, items = (torch.cat(some, 1) for some in zip(*parts, strict=True))
         best, order = scores.sort(dim=1, descending=True, stable=True)  # ties stay in item order
         return Ranked(best[:, :k], items.gather(1, order[:, :k]))
+
+    def _check(self, queries: QuerySet, exclude: Ragged | None) -> None:
+        """Refuse indices that are not there: compiled code trusts them."""
+        n_users, n_items = len(self.users), len(self.items)
+        if queries.rows is not None and queries.rows.numel():
+            low, high = (int(end) for end in torch.aminmax(queries.rows))
+            if low < UNKNOWN or high >= n_users:
+                raise DataError(f"rows must be from 0 to {n_users - 1}, or -1 for an unknown user, got {low} to {high}")
+        if queries.history is not None:
+            queries.history.check(n_items, "history", unique=True)
+        if queries.sequence is not None:
+            queries.sequence.check(n_items, "sequence")
+        if exclude is not None and exclude is not self.seen:  # which was checked when it was read
+            exclude.check(n_items, "exclude", n_lists=len(queries))
 
     @cached_property
     def _unit(self) -> Tensor:

@@ -102,7 +102,7 @@ class ThresholdSettings(OpenSettings):
     """How the top-K thresholds are estimated: exact, sampled, iid, weighted, regression, incremental."""
     every: int = Field(5, ge=1)
     """exact, sampled, iid, weighted: epochs between two updates (the paper's T_beta)."""
-    n: int = Field(1000, ge=1)
+    n: int | None = Field(None, ge=1)
     """sampled, iid, weighted, regression, and incremental without the exact catalogue: items drawn for an estimate."""
     rate: float | None = Field(None, gt=0)
     """regression (0.1), incremental (0.5): size of a step."""
@@ -285,11 +285,24 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in over.items():
         old = result.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
+            old = _common(key, old, value)
             renamed = "name" in value and "name" in old and value["name"] != old["name"]
             result[key] = dict(value) if renamed else merged(old, value)
         else:
             result[key] = value
     return result
+
+
+def _common(section: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The old values of a section, without those that belong to another kind of negatives, or another estimator."""
+    kinds: dict[str, tuple[str, type[Settings]]] = {
+        "negatives": ("kind", NegativesSettings),
+        "threshold": ("estimator", ThresholdSettings),
+    }
+    name, schema = kinds.get(section, ("", Settings))
+    if not name or new.get(name, old.get(name)) == old.get(name):
+        return old
+    return {key: value for key, value in old.items() if key in schema.model_fields}
 
 
 def edits(before: str, now: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:

@@ -160,7 +160,7 @@ class InBatch(Negatives):
         population = self.population
         items = torch.unique(batch.item)
         counts = population.item_counts[items]
-        if batch.item.numel() == batch.positives.indices.numel():  # queries were drawn, each with all its positives
+        if batch.is_whole:  # queries were drawn, each with all its positives
             drawn, pool = len(batch.positives), population.n_queries
         else:  # pairs were drawn
             drawn, pool = batch.item.numel(), int(population.item_counts.sum())

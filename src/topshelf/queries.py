@@ -62,7 +62,8 @@ class QuerySet:
         """The rows of ``table (U, d)`` for known queries, (Q, d); the table itself if they are all."""
         rows = self.known_rows()
         # F.embedding, not indexing: its backward pass adds in a fixed order.
-        return table if self.is_all else F.embedding(rows, table, sparse=sparse)
+        is_table = self.is_all and rows.numel() == table.size(0)
+        return table if is_table else F.embedding(rows, table, sparse=sparse)
 
     def known_rows(self) -> Tensor:
         if self.rows is None:

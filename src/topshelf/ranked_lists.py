@@ -124,8 +124,8 @@ def _of_array(lists: Any) -> Ragged:
 
 def _codes(ids: IdMap, values: list[Any]) -> np.ndarray:
     """Dense indices of external ids, -2 where there is none."""
-    code = {value: ids.get(value) for value in set(values)}
-    return np.array([UNKNOWN if code[value] is None else code[value] for value in values], np.int64)
+    index = ids.find(values)
+    return np.where(index < 0, UNKNOWN, index)
 
 
 def _refuse_repeats(lists: Ragged, known: Interactions | None) -> None:

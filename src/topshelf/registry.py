@@ -31,6 +31,8 @@ class Recorded:
     """Base of a run's components: an instance keeps its constructor's arguments, so it can replace a name."""
 
     def __new__(cls, *args: Any, **settings: Any) -> Any:
+        if cls.__init__ is object.__init__ and (args or settings):
+            raise TypeError(f"{cls.__name__}() takes no arguments, got {[*args, *settings]}")
         instance = super().__new__(cls)
         instance.__dict__["_constructed_with"] = (args, settings)
         return instance
@@ -80,20 +82,18 @@ def check_allowed(names: Mapping[str, str], where: object) -> None:
         if ":" in name and module not in sys.modules and not is_allowed:
             raise CheckpointError(
                 f"{where} has {setting} = {name!r}, a class of another package, which is imported only if you allow "
-                f"it. If you trust it: import {module} first, or allow its package (in Python allow=[{package!r}], on "
-                f"the command line --allow {package})"
+                f"it. If you trust it: import {module} first, or allow its package (in Python "
+                f"topshelf.registry.allow([{package!r}]), on the command line --allow {package})"
             )
 
 
 def named(value: Any, registry: Mapping[str, type[T]], base: type[T], setting: str) -> dict[str, Any]:
-    """A component as its name and settings, from a name, a mapping, a class, or an instance.
+    """A component as its name and settings, from a name, a class, or an instance.
 
     An instance gives its class and constructor arguments; learned values are not kept.
     """
     if isinstance(value, str):
         return {"name": value}
-    if isinstance(value, Mapping):
-        return dict(value)
     cls = value if isinstance(value, type) else type(value)
     if not issubclass(cls, base):
         raise ConfigError(
@@ -104,7 +104,13 @@ def named(value: Any, registry: Mapping[str, type[T]], base: type[T], setting: s
     if isinstance(value, type):
         return {"name": name}
     args, settings = value.__dict__["_constructed_with"]
-    bound = inspect.signature(cls.__init__).bind(value, *args, **settings).arguments
+    signature = inspect.signature(cls.__init__)
+    bound = dict(signature.bind(value, *args, **settings).arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            bound |= bound.pop(parameter.name, {})
+    if bound.get("reduction", "mean") != "mean":
+        raise ConfigError(f"training takes the mean: {setting}.reduction must be 'mean', got {bound['reduction']!r}")
     return {"name": name, **{key: one for key, one in bound.items() if key not in GIVEN}}
 
 

@@ -7,7 +7,8 @@ import inspect
 import pytest
 import torch
 
-from topshelf.config import assemble, make_config
+from topshelf.config import assemble, make_config, merged
+from topshelf.data import Dataset, generate, make_split
 from topshelf.errors import ConfigError
 from topshelf.losses import BPR, LOSSES, SLatK, SoftmaxLoss
 from topshelf.models import EASE, MF, MODELS
@@ -15,7 +16,9 @@ from topshelf.negatives import Catalogue, InBatch, PerQuery, Shared
 from topshelf.queries import Context
 from topshelf.ragged import ragged_from_pairs
 from topshelf.registry import GIVEN
-from topshelf.training.build import build_loss, build_model, build_negatives, build_objective, resolve
+from topshelf.training import fit
+from topshelf.training.build import build_loss, build_model, build_negatives, build_objective, components, resolve
+from topshelf.training.thresholding import Regression
 
 
 def config(**values):
@@ -151,3 +154,56 @@ def test_a_loss_that_needs_the_negatives_gets_as_many_as_it_prefers():
     for loss, n in (({"name": "bpr"}, 1), ({"name": "slatk", "distance": "sigmoid"}, 1000)):
         chosen = resolve(make_config({"loss": loss}))
         assert build_negatives(chosen, build_loss(chosen, 3, 5, 7)).n == n
+
+
+class Half(Shared):
+    """Negatives of another package, as far as the registry knows, with a default of their own."""
+
+    def __init__(self, n: int = 50) -> None:
+        super().__init__(n)
+
+
+class InStock(Catalogue):
+    """The catalogue without its first item, which the exact head would look at."""
+
+    def draw(self, batch, encoded, generator):
+        draw = super().draw(batch, encoded, generator)
+        InStock.calls += 1
+        return draw
+
+
+class Few(Regression):
+    def __init__(self, *, n: int = 7, rate: float = 0.1) -> None:
+        super().__init__(n=n, rate=rate)
+
+
+def test_a_class_of_another_package_has_its_own_defaults():
+    plain = components({"negatives": Half(), "threshold": Few})
+    assert plain["negatives"] == {"kind": f"{__name__}:Half"}
+    config = resolve(make_config(plain))
+    assert (config.negatives.n, config.negatives.effective_n, config.threshold.n) == (50, 50, 7)
+    config = resolve(
+        make_config(components({"negatives": {"kind": Half, "n": 9}, "threshold": {"estimator": Few, "n": 8}}))
+    )
+    assert (config.negatives.n, config.threshold.n) == (9, 8)
+
+
+def test_what_a_subclass_of_the_catalogue_draws_is_asked_for():
+    InStock.calls = 0
+    split = make_split(generate(20, 30, interactions_per_user=5))
+    settings = components({"negatives": InStock, "loss": {"name": "softmax"}, "k": 3, "train": {"epochs": 1}})
+    fit(make_config(settings), Dataset("generated", split))
+    assert InStock.calls > 0
+
+
+def test_settings_of_another_kind_do_not_stay():
+    mixed = {"negatives": {"kind": "mixed", "n_hard": 3, "paper_n": 200}, "threshold": {"every": 3}}
+    assert merged(mixed, {"negatives": {"kind": "catalogue"}})["negatives"] == {"kind": "catalogue", "paper_n": 200}
+    assert merged(mixed, {"negatives": {"pool": 100}})["negatives"]["n_hard"] == 3
+
+
+def test_arguments_that_nobody_takes_are_refused():
+    with pytest.raises(TypeError, match=r"InBatch\(\) takes no arguments"):
+        InBatch(100)
+    with pytest.raises(ConfigError, match=r"loss\.reduction must be 'mean', got 'sum'"):
+        components({"loss": SoftmaxLoss(reduction="sum")})

@@ -245,3 +245,19 @@ def test_the_trainer_says_which_epochs_are_resumed():
     second.load_state_dict(first.state_dict())
     second.run()
     assert told.epochs == [(1, False), (2, False), (2, True), (3, False)]
+
+
+class KthAtEveryStep(Reading):
+    """The K-th best score at every step, not every few epochs."""
+
+    updates = "steps"
+
+
+def test_an_estimator_that_reads_the_kth_score_at_every_step_does(model):
+    hook = hook_of(KthAtEveryStep(), every=5, in_steps=True)
+    for epoch in (1, 2, 5):
+        hook.begin_epoch(epoch, model, stream(epoch))
+        assert hook.wanted(tensor([0, 2])) == {"k": K}
+    every_few = hook_of(Reading(), every=5, in_steps=True)
+    every_few.begin_epoch(2, model, stream(2))
+    assert every_few.wanted(tensor([0])) == {}

@@ -171,7 +171,7 @@ def ids(recommender: Recommender, texts: Sequence[str] | None) -> list[Any] | No
     """The ids of the data for those typed on the command line."""
     if texts is None:
         return None
-    users = recommender.fitted.dataset.split.users
+    users = recommender.artifact.users
     indices = [users.get(text) for text in texts]
     if unknown := [text for text, index in zip(texts, indices, strict=True) if index is None]:
         like = ", ".join(map(str, users.ids(range(min(3, len(users))))))

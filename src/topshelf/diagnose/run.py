@@ -22,10 +22,10 @@ from topshelf.errors import ConfigError, TrainingError, at_least, at_most
 from topshelf.losses import Loss
 from topshelf.models import Model
 from topshelf.queries import Context
-from topshelf.ragged import Ragged
 from topshelf.training import load, load_dataset
 from topshelf.training.batches import stream
-from topshelf.training.build import build_objective, model_class, resolve
+from topshelf.training.build import DRAWN, build_objective, model_class, resolve
+from topshelf.training.task import InteractionsTask
 
 _SAMPLE, _DRAWS = 11, 12  # branches of the seed's random streams, beside the trainer's
 EPOCHS, USERS = 20, 1000
@@ -93,7 +93,7 @@ class Plan:
     dataset: Dataset
     kept: Model | None  # of a run folder; None for a config
     entries: list[tuple[str, RunConfig]]  # the loss to diagnose, then those to compare it with
-    positives: Ragged
+    context: Context
     sample: Sample
     epochs: int
 
@@ -133,13 +133,13 @@ class Plan:
             mean_thresholds={
                 one.label: float(measures.exact(*one.vectors(), self.sample, self.k).mean()) for one in made
             },
-            timings=states.times(made, self.positives, split.n_items, self.config.seed),
+            timings=states.times(made, self.context.histories, split.n_items, self.config.seed),
             small_lambda=measures.small_lambda_share(split.n_items, self.k),
             failed=failed,
         )
 
     def _facts(self, own: State, queries: Tensor) -> dict[str, Any]:
-        split, counts = self.dataset.split, self.positives.counts
+        split, counts = self.dataset.split, self.context.histories.counts
         return {
             "target": self.name,
             "label": own.label,
@@ -163,9 +163,7 @@ class Plan:
         for place, (label, config) in enumerate(self.entries):
             say(f"training {label} for {self.epochs} epochs")
             try:
-                made.append(
-                    states.trained(label, config, self.positives, self.dataset.split.n_items, self.sample, self.k)
-                )
+                made.append(states.trained(label, config, self.context, self.sample, self.k))
             except (ConfigError, TrainingError) as error:
                 if place == 0:
                     raise
@@ -175,12 +173,12 @@ class Plan:
 
     def _kept_state(self, model: Model) -> State:
         model = model.to(self.config.train.device)
-        objective = build_objective(self.config, model, Context(self.positives, model.n_items))
+        objective = build_objective(self.config, model, self.context)
         return State(f"{self.entries[0][0]}, as kept", self.config, model, objective.loss, objective)
 
     def _thresholds(self, loss: Loss, vectors: tuple[Tensor, Tensor]) -> tuple[list[Estimate], Weights | None]:
         config, generator = self.config, stream(self.config.seed, _DRAWS, 0)
-        estimates = measures.estimates(*vectors, self.sample, self.k, config.threshold.n, generator)
+        estimates = measures.estimates(*vectors, self.sample, self.k, config.threshold.n or DRAWN, generator)
         tau_weight = _tau_weight(loss)
         if tau_weight is None:
             return estimates, None
@@ -235,12 +233,12 @@ def plan(
     n_items = dataset.split.n_items
     for label, one in entries:
         at_most(f"k of {label}", one.loss.settings.get("k", one.k), n_items, f"{dataset.name} has {n_items} items")
-    positives = dataset.split.seen(through_refit(config.train.refit)).to(config.train.device)
-    sample = Sample.draw(positives, n_items, users, stream(config.seed, _SAMPLE))
+    context = InteractionsTask(dataset.split, config.train.device).context(through_refit(config.train.refit))
+    sample = Sample.draw(context.histories, n_items, users, stream(config.seed, _SAMPLE))
     if not sample.rows.numel():
         raise ConfigError(f"{dataset.name} has no user with both a positive and a negative item")
     shortened = [(label, states.short(one, epochs)) for label, one in entries]
-    return Plan(name, dataset, kept, shortened, positives, sample, epochs)
+    return Plan(name, dataset, kept, shortened, context, sample, epochs)
 
 
 def _opened(

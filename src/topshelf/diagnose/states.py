@@ -108,10 +108,10 @@ class _Watch:
         return False
 
 
-def trained(label: str, config: RunConfig, positives: Ragged, n_items: int, sample: Sample, k: int) -> State:
+def trained(label: str, config: RunConfig, context: Context, sample: Sample, k: int) -> State:
     """The state after training for the config's epochs; the bound is for ``k``."""
-    model = build_model(config, len(positives), n_items).to(config.train.device)
-    trainer = build_trainer(config, model, Context(positives, n_items))
+    model = build_model(config, len(context.histories), context.n_items).to(config.train.device)
+    trainer = build_trainer(config, model, context)
     objective = trainer.objective
     state = State(label, config, model, objective.loss, objective)
     temperatures = bound_settings(config)

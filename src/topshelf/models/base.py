@@ -97,7 +97,8 @@ class Model(Recorded, nn.Module):
             raise TopshelfError(
                 f"{type(self).__name__} has no histories yet: call attach(context) with the training data"
             )
-        return self._histories if queries.is_all else self._histories.select(queries.known_rows())
+        is_all = queries.is_all and len(queries) == len(self._histories)
+        return self._histories if is_all else self._histories.select(queries.known_rows())
 
 
 class HistoryRows:

@@ -28,6 +28,7 @@ _MADE_OF_RUNS: dict[str, type[Model]] = {"blend": Blend}  # fitted already: neve
 _GIVEN_TO_LOSS = ("n_queries", "n_items", "n_positives", "reduction")
 _GIVEN_TO_MODEL = ("n_queries", "n_items")
 _INITIAL_VALUES = 3  # a branch of the seed's random streams, beside the trainer's
+DRAWN = 1000  # items that estimators of thresholds draw: the paper's
 _OF_LOSS = 1  # a branch of that, for losses with networks or vectors of their own
 
 
@@ -42,7 +43,7 @@ def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
     loss_type, model_type = loss_class(loss.name), model_class(model.name)
     if "k" in _parameters(loss_type) and "k" not in loss.settings:
         loss = _with(loss, k=config.k)
-    if "score" in _parameters(model_type) and "score" not in model.settings:
+    if model.name in MODELS and "score" in _parameters(model_type) and "score" not in model.settings:
         model = _with(model, score=loss_type.defaults.score)
     loss = _with(loss, **complete("loss", loss_type, loss.settings, _GIVEN_TO_LOSS))
     model = _with(model, **complete("model", model_type, model.settings, _GIVEN_TO_MODEL))
@@ -58,7 +59,9 @@ def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
         raise ConfigError(
             f"loss {loss.name} takes cosines: set model.score = 'cosine', got {model.settings['score']!r}"
         )
-    build_estimator(config)
+    estimator = build_estimator(config)
+    threshold = config.threshold.model_copy(update={"n": config.threshold.n or getattr(estimator, "n", DRAWN)})
+    config = config.model_copy(update={"threshold": threshold})
     return config.model_copy(update={"negatives": _spelled_out(config, built)})
 
 
@@ -90,9 +93,13 @@ def components(sections: Mapping[str, Any]) -> dict[str, Any]:
     }
     plain = dict(sections)
     for section, (key, registry, base) in kinds.items():
-        if section in plain and not isinstance(plain[section], Mapping):
-            described = named(plain[section], registry, base, section)
-            plain[section] = {key: described.pop("name"), **described}
+        value = plain.get(section)
+        inner = value.get(key) if isinstance(value, Mapping) else value
+        if inner is None or (isinstance(value, Mapping) and isinstance(inner, str)):
+            continue
+        described = named(inner, registry, base, section)
+        more = {name: one for name, one in value.items() if name != key} if isinstance(value, Mapping) else {}
+        plain[section] = {key: described.pop("name"), **described, **more}
     return plain
 
 
@@ -139,7 +146,8 @@ def _chosen_negatives(config: RunConfig, loss: Loss) -> tuple[str, dict[str, Any
     cls = lookup("negatives.kind", kind, NEGATIVES, Negatives)
     given = dict(settings.more)
     if "n" in _parameters(cls):
-        given["n"] = n or (loss.defaults.n if is_auto else None) or settings.paper_n
+        n = n or (loss.defaults.n if is_auto else None) or (settings.paper_n if kind in NEGATIVES else None)
+        given |= {} if n is None else {"n": n}  # a class of another package has its own default
     elif n is not None:
         raise ConfigError(f"negatives.n does not go with negatives.kind = {kind!r}, got {n}; leave it out")
     return kind, complete("negatives", cls, given)

@@ -188,9 +188,7 @@ class RunFolder:
         state: dict[str, Any] = {"name": dataset.name, "kind": split.kind, "notes": dict(split.notes)}
         state["n_items"] = split.n_items
         for name, part in split.parts.items():
-            state[name] = _tensors(part, "indptr", "indices")
-            if part.events is not None:
-                state[name]["events"] = _tensors(part.events, "indptr", "indices", "timestamp", "weight")
+            state[name] = part_state(part)
         checkpoint.save(self.interactions, state)
         items = {"id": split.items.values}
         if dataset.titles is not None:
@@ -216,7 +214,7 @@ class RunFolder:
         try:
             if state.get("n_items", len(maps[1])) != len(maps[1]):
                 raise DataError(f"there must be {state['n_items']} items, got {len(maps[1])} ids")
-            parts = {name: _interactions(state[name], name, *maps) for name in PARTS if name in state}
+            parts = {name: part_of(state[name], name, *maps) for name in PARTS if name in state}
             split = Split(**parts, kind=str(state["kind"]), notes=_notes(state["notes"])).check()
             if not len(split.train):
                 raise DataError("the train part must hold interactions, got none")
@@ -312,7 +310,16 @@ def _say(text: str) -> None:
     warnings.warn(text, TopshelfWarning, stacklevel=2)
 
 
-def _interactions(state: Mapping[str, Any], name: str, users: IdMap, items: IdMap) -> Interactions:
+def part_state(part: Interactions) -> dict[str, Any]:
+    """Pairs and events of a part, as a file keeps them."""
+    state: dict[str, Any] = _tensors(part, "indptr", "indices")
+    if part.events is not None:
+        state["events"] = _tensors(part.events, "indptr", "indices", "timestamp", "weight")
+    return state
+
+
+def part_of(state: Mapping[str, Any], name: str, users: IdMap, items: IdMap) -> Interactions:
+    """The part that :func:`part_state` wrote, checked."""
     events = None
     if (kept := state.get("events")) is not None:  # earlier versions have none
         columns: dict[str, Any] = {key: None if values is None else values.numpy() for key, values in kept.items()}

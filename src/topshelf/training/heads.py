@@ -19,7 +19,7 @@ from torch import Tensor
 from topshelf.catalogue import Block, CatalogueBlocks, Workspace, log_partition
 from topshelf.errors import ConfigError
 from topshelf.losses import Loss
-from topshelf.negatives import Draw, Negatives, sampled_scores
+from topshelf.negatives import Catalogue, Draw, Negatives, sampled_scores
 from topshelf.queries import Batch, Encoded
 
 DENSE_BYTES = 8 * 2**30
@@ -240,7 +240,8 @@ def choose_head(
 ) -> Head:
     """The head for a loss and its negatives; ``half`` applies to products with the whole catalogue only."""
     given = (loss, negatives, effective_n, workspace)
-    if negatives.layout == "catalogue" and "log_partition" in loss.needs and loss.scope != "batch":
+    is_exact = type(negatives).draw is Catalogue.draw  # a subclass may draw otherwise
+    if is_exact and "log_partition" in loss.needs and loss.scope != "batch":
         return PartitionHead(*given, half=half)
     if half:
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,10 +12,10 @@ from typing import Any
 import torch
 
 from topshelf import registry
-from topshelf.config import RunConfig
+from topshelf.config import RunConfig, class_names
 from topshelf.data import Dataset, load_split, through_refit
 from topshelf.data.splits import Through
-from topshelf.errors import CheckpointError, ConfigError, at_most
+from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning, at_most
 from topshelf.evaluation import PROTOCOLS, Evaluation
 from topshelf.models import Model
 from topshelf.queries import QuerySet
@@ -136,6 +137,7 @@ def fit(
     config = resolve(config)
     if out is not None:
         RunFolder(out).check_new()
+        _say_of_scripts(config)
     dataset = dataset or load_dataset(config)
     phases = _phases(config, dataset, quiet)
     if out is None:
@@ -213,6 +215,16 @@ def save(fitted: Fitted, out: str | Path) -> None:
     """Write a fitted model as a run folder."""
     with RunFolder.whole(out, fitted.config, fitted.dataset) as folder:
         _keep(folder, fitted)
+
+
+def _say_of_scripts(config: RunConfig) -> None:
+    if scripted := [name for name in class_names(config).values() if name.startswith("__main__:")]:
+        warnings.warn(
+            f"{scripted[0]} is a class of this script: its run folder opens only in this script. Put the class into a "
+            "module of its own to open it elsewhere",
+            TopshelfWarning,
+            stacklevel=3,
+        )
 
 
 def _phases(config: RunConfig, dataset: Dataset, quiet: bool) -> Phases:

@@ -46,6 +46,9 @@ class Task(Protocol):
     def objective(self, config: RunConfig, model: Model, through: Through) -> Objective:
         """What training minimises, with its batches and hooks."""
 
+    def evaluation(self, part: Part, protocol: str = "standard") -> EvalSet:
+        """Who asks in a held-out part, what they should find, and what is not listed."""
+
     def validate(self, model: Model, k: int) -> float:
         """The NDCG@k on the validation part that chooses epochs and settings."""
 

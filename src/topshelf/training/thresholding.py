@@ -184,8 +184,9 @@ class ThresholdHook:
 
     def begin_epoch(self, epoch: int, model: Model, generator: torch.Generator, *, is_resumed: bool = False) -> None:
         """Refresh all thresholds in epochs divisible by ``every``, unless the steps do it, as in algorithm C.1."""
-        self._is_due = self.estimator.updates == "epochs" and epoch % self.every == 0
-        if not self._is_due or self.reads is not None or is_resumed:
+        is_by_steps = self.estimator.updates == "steps"
+        self._is_due = is_by_steps or epoch % self.every == 0
+        if not self._is_due or is_by_steps or self.reads is not None or is_resumed:
             return
         with torch.no_grad():
             queries, items = model.encode(self.queries)
@@ -194,9 +195,9 @@ class ThresholdHook:
             table.copy_(self.estimator.refresh(table, queries, items, self.positives, self.loss.k, generator))
 
     def wanted(self, query: Tensor) -> Reading:
-        if self.reads == "above":
-            return {"level": self.loss.threshold[query]}
-        return {"k": self.loss.k} if self.reads == "kth" and self._is_due else {}
+        if self.reads is None or not self._is_due:
+            return {}
+        return {"k": self.loss.k} if self.reads == "kth" else {"level": self.loss.threshold[query]}
 
     @torch.no_grad()
     def take(self, query: Tensor, block: Block) -> None:

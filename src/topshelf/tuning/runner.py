@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from topshelf.config import RunConfig
-from topshelf.data import Dataset, IdMap, Interactions, Split
+from topshelf.data import Dataset, IdMap, Split
+from topshelf.data.memory import available
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError, at_most
 from topshelf.models import Model
-from topshelf.ragged import Ragged
 from topshelf.training import checkpoint, load_dataset
+from topshelf.training.folder import part_of, part_state
 from topshelf.training.task import InteractionsTask, check_device
 from topshelf.training.trainer import Interrupted, Trainer, Watcher
 
@@ -27,13 +28,14 @@ _MAX_SIZE = 2**31  # more users or items than any table of vectors holds
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The train and validation lists, over the same users and items."""
+    """The train and validation parts, over the same users and items; there is no test part."""
 
     name: str
-    n_users: int
-    n_items: int
-    train: Ragged
-    valid: Ragged
+    split: Split
+
+    @property
+    def n_items(self) -> int:
+        return self.split.n_items
 
     @classmethod
     def of(cls, dataset: Dataset) -> Parts:
@@ -44,42 +46,34 @@ class Parts:
                 f"the valid part of the {split.kind} split is empty, and tuning is measured on it. Use more data, a "
                 "larger data.valid_fraction, or another data.split"
             )
-        return cls(dataset.name, split.n_users, split.n_items, split.train.ragged(), split.valid.ragged())
+        return cls(dataset.name, Split(split.train, split.valid, split.train.none(), split.kind))
 
     @classmethod
     def load(cls, path: Path) -> Parts:
         """Read what :meth:`save` wrote, and check it: every index may reach compiled code."""
         state = checkpoint.load(path)
         try:
-            n_users, n_items = (_size(name, state[name]) for name in ("n_users", "n_items"))
-            lists = {name: Ragged(state[name]["indptr"], state[name]["indices"]) for name in _PARTS}
-            for name, part in lists.items():
-                part.check(n_items, name, n_lists=n_users, unique=True)
-            if not lists["valid"].indices.numel():
+            sizes = [_size(name, state[name]) for name in ("n_users", "n_items")]
+            if 8 * sum(sizes) > available():  # before ids are made for them
+                raise DataError(f"{sizes[0]} users and {sizes[1]} items do not fit into memory")
+            ids = [IdMap.range(size) for size in sizes]
+            train, valid = (part_of(state[name], name, *ids) for name in _PARTS)
+            if not len(valid):
                 raise DataError("valid is empty, and tuning is measured on it")
-            return cls(str(state["name"]), n_users, n_items, **lists)
-        except (KeyError, TypeError, ValueError, DataError) as error:
+            return cls(str(state["name"]), Split(train, valid, train.none(), "tuned"))
+        except (KeyError, TypeError, ValueError, AttributeError, DataError) as error:
             raise CheckpointError(f"{path} is damaged: {error}; restore it from a copy") from None
 
     def save(self, path: Path) -> None:
-        sizes: dict[str, Any] = {"name": self.name, "n_users": self.n_users, "n_items": self.n_items}
-        checkpoint.save(path, {**sizes, **{name: vars(getattr(self, name)) for name in _PARTS}})
-
-    def task(self, device: str) -> InteractionsTask:
-        """The two parts as a task on a device; there is no test part."""
-        check_device(device)
-        ids = IdMap.range(self.n_users), IdMap.range(self.n_items)
-        train, valid = (
-            Interactions(lists.indptr.numpy(), lists.indices.numpy(), *ids) for lists in (self.train, self.valid)
-        )
-        return InteractionsTask(Split(train, valid, train.none(), "tuned"), device)
+        sizes: dict[str, Any] = {"name": self.name, "n_users": self.split.n_users, "n_items": self.n_items}
+        checkpoint.save(path, {**sizes, **{name: part_state(getattr(self.split, name)) for name in _PARTS}})
 
     @property
     def fingerprint(self) -> str:
         """Equal for equal lists, so that processes that share a study can compare their data."""
-        total = zlib.crc32(f"{self.n_users} {self.n_items}".encode())
+        total = zlib.crc32(f"{self.split.n_users} {self.n_items}".encode())
         for name in _PARTS:
-            for tensor in vars(getattr(self, name)).values():
+            for tensor in vars(self.split.lists(name)).values():
                 total = zlib.crc32(tensor.to(torch.int64).contiguous().cpu().numpy().data, total)
         return f"{total:08x}"
 
@@ -115,7 +109,8 @@ class Runner:
     """Runs configs on the same data, on one device."""
 
     def __init__(self, parts: Parts, device: str = "cpu") -> None:
-        self.parts, self.device, self.task = parts, device, parts.task(device)
+        check_device(device)
+        self.parts, self.task = parts, InteractionsTask(parts.split, device)
 
     def check(self, config: RunConfig) -> None:
         """Refuse settings that do not fit the data, before anything is written."""
@@ -128,7 +123,7 @@ class Runner:
             reason = (str(error) or "out of memory").splitlines()[0]
             if isinstance(error, RuntimeError) and "memory" not in reason:
                 raise
-            sizes = f"{self.parts.n_users} users and {self.parts.n_items} items"
+            sizes = f"{self.parts.split.n_users} users and {self.parts.n_items} items"
             raise ConfigError(f"{config.model.name} for {sizes} does not fit into memory ({reason})") from None
 
     def check_sizes(self, config: RunConfig) -> None:
