@@ -12,7 +12,7 @@ import torch
 
 from lists import ragged
 from topshelf import Recommender, measurement
-from topshelf.data import IdMap, Interactions
+from topshelf.data import IdMap, Interactions, generate
 from topshelf.errors import ConfigError, DataError, TopshelfWarning
 from topshelf.evalset import EvalSet
 from topshelf.evaluation import Evaluation, compare, evaluate, evaluate_lists, evaluate_set
@@ -207,3 +207,17 @@ def test_options_that_would_mean_nothing_are_refused():
     given = EvalSet(range(4), TEST.ragged())
     with pytest.raises(ConfigError, match=r"empty must be left out here \(an EvalSet has its own\), got 'one'"):
         evaluate_lists(np.zeros((4, 1), int), given, empty="one", n_items=5, cutoffs=(1,))
+
+
+@pytest.mark.parametrize("items", ["12", None, {"a": 1}, 3])
+def test_a_list_that_is_no_list_is_refused(items):
+    known = generate(20, 15, seed=0)
+    with pytest.raises(DataError, match=r"the list of user .* must be item ids in order"):
+        evaluate_lists({known.users.ids([0])[0]: items}, known)
+
+
+def test_ranks_that_are_text_are_refused():
+    known = generate(20, 15, seed=0)
+    frame = pl.DataFrame({"user": known.users.ids([0]), "item": known.items.ids([1]), "rank": ["first"]})
+    with pytest.raises(DataError, match="the column rank must hold numbers, got String"):
+        evaluate_lists(frame, known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ import scipy.sparse
 from topshelf import artifact
 from topshelf import recommender as module
 from topshelf.data import Dataset, IdMap, Interactions, Split, generate, load_split, make_split
-from topshelf.errors import ConfigError, DataError, TopshelfError
+from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfError
 from topshelf.recommender import Recommender
 from vectors import vectors_of
 
@@ -380,3 +381,13 @@ def test_a_user_the_model_knows_nothing_of_gets_the_most_popular_items():
     assert found["score"].to_list() == [None, None, None]
     assert recommender.recommend([], k=3).height == 0
     assert recommender.recommend(np.int64(5), k=3).equals(found)
+
+
+def test_a_folder_that_holds_another_run_by_now_is_not_taken_for_the_first(table, tmp_path):
+    for folder in ("first", "second"):
+        small(model="popularity", data={"split": "ratio", **NAMES}).fit(table, out=tmp_path / folder)
+    recommender = module.Recommender.load(tmp_path / "first")
+    shutil.rmtree(tmp_path / "first")
+    (tmp_path / "second").rename(tmp_path / "first")
+    with pytest.raises(CheckpointError, match="holds another run"):
+        recommender.evaluate()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,9 @@ def warn_of_misses(places: Tensor, users: Tensor, exclude: Ragged | None, n_left
 
 def _of_dict(lists: Mapping[Any, Any], known: Interactions) -> tuple[np.ndarray, np.ndarray, int]:
     """User and item of each place, the places of a user in order, and how many users are unknown."""
+    for user, items in lists.items():
+        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+            raise DataError(f"the list of user {user!r} must be item ids in order, got {items!r}")
     users = _codes(known.users, list(lists))
     ids = [
         items.tolist() if hasattr(items, "tolist") else list(items)
@@ -92,6 +95,8 @@ def _of_frame(frame: Any, known: Interactions) -> tuple[np.ndarray, np.ndarray, 
     columns = table.take(["user", "item", by], None)
     rows, items = (_codes(getattr(known, f"{name}s"), columns[name].to_list()) for name in ("user", "item"))
     n_left_out = columns["user"].filter(rows < 0).n_unique()
+    if not columns[by].dtype.is_numeric():
+        raise DataError(f"the column {by} must hold numbers, got {columns[by].dtype}")
     level = columns[by].cast(float).fill_null(np.nan).to_numpy()
     if np.isnan(level).any():
         raise DataError(f"lists must have a {by} in every row, got none in row {int(np.isnan(level).argmax())}")

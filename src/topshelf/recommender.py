@@ -15,11 +15,12 @@ from topshelf.arrivals import Arrivals, arrive
 from topshelf.artifact import Artifact, Ranked
 from topshelf.config import RunConfig, assemble
 from topshelf.data import Dataset, IdMap, Interactions, Split, prepare, split_interactions
-from topshelf.errors import ConfigError, TopshelfError, TopshelfWarning
+from topshelf.errors import CheckpointError, ConfigError, TopshelfError, TopshelfWarning
 from topshelf.evaluation import Evaluation
 from topshelf.queries import QuerySet
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import components, resolve
+from topshelf.training.folder import RunFolder
 
 
 class Recommender:
@@ -144,9 +145,9 @@ class Recommender:
     @classmethod
     def load(cls, path: str | Path, *, allow: Collection[str] = ()) -> Recommender:
         """The recommender of a run folder; ``allow`` as in :func:`topshelf.load`."""
-        artifact = Artifact.open(path, allow=allow)
+        artifact, run = Artifact.open(path, allow=allow), RunFolder(path).run
         recommender = cls._configured(artifact.config)
-        recommender._artifact, recommender._load = artifact, lambda: load(path)
+        recommender._artifact, recommender._load = artifact, lambda: _same_run(path, run)
         return recommender
 
     @classmethod
@@ -203,6 +204,13 @@ class Recommender:
         if artifact.titles is not None:
             columns["title"] = pl.Series([artifact.titles[place] for place in places], dtype=pl.String)
         return pl.DataFrame(columns)
+
+
+def _same_run(path: str | Path, run: str | None) -> Fitted:
+    """The run of a folder that was opened before."""
+    if (now := RunFolder.open(path).run) != run:
+        raise CheckpointError(f"{path} holds another run ({now}) than the one that was opened ({run}); load it again")
+    return load(path)
 
 
 def _rows(ids: IdMap, wanted: Any) -> torch.Tensor:

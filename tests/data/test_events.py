@@ -80,7 +80,7 @@ def test_no_event_is_lost_or_doubled_by_a_split(rows, kind, valid_fraction):
     together = concatenate(*split.parts.values())
     assert counted(together) == counted(data)
     assert together.to_frame().equals(data.to_frame())
-    if kind != "time":
+    if kind == "ratio":
         for part in split.parts.values():
             assert {row[:2] for row in events_of(part)} == set(part.to_frame().select("user", "item").iter_rows())
 
@@ -209,3 +209,18 @@ def test_many_items_keep_64_bit_indices():
     assert events.indices.tolist() == [2**31]
     few = Interactions.from_indices(np.array([0]), np.array([1]), IdMap.range(1), IdMap.range(2))
     assert few.events.indices.dtype == np.int32
+
+
+def test_no_event_of_train_happened_after_a_test_item_of_its_user():
+    """User 1 took item 0 again after what is held out; user 2 has one item and keeps it."""
+    frame = pl.DataFrame(
+        {"user": [1, 1, 1, 1, 2, 3, 3, 3], "item": [0, 5, 0, 5, 0, 5, 0, 5], "timestamp": [1, 5, 9, 10, 3, 1, 2, 7]}
+    )
+    split = make_split(Interactions.from_frame(frame), kind="last", valid_fraction=0.0)
+    train, test = split.train.events, split.test.events
+    for user in range(split.n_users):
+        held_out = split.test.where(split.test.rows() == user)
+        if len(held_out):
+            mine = train.rows() == user
+            assert (train.timestamp[mine] <= held_out.timestamp.min()).all()
+    assert len(train) + len(test) == len(frame)

@@ -60,7 +60,10 @@ def _without_test(fitted: Fitted, title: str) -> None:
     score = fitted.valid_score
     if score is None:  # a closed-form model that was not refitted
         score = fitted.evaluate(part="valid").mean()[f"ndcg@{fitted.config.k}"]
-    say(f"{title}: no test part (data.test_fraction = 0); validation ndcg@{fitted.config.k} {score:.4f}")
+    say(
+        f"{title}: no test part (data.test_fraction = 0); validation ndcg@{fitted.config.k} {score:.4f} (users with "
+        "nothing to find are left out)"
+    )
 
 
 def evaluation(result: dict[str, Any], title: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -157,10 +157,11 @@ def ratio_split(
 def last_split(interactions: Interactions, *, last_n: int = 1) -> tuple[Interactions, Interactions]:
     """Each user's latest ``last_n`` are test; users with no more than that keep all in train.
 
-    Equal times are ordered by item index. Test items that no train list holds are dropped.
+    Equal times are ordered by item index. Test items that no train list holds are dropped. An event of a pair in train
+    that happened after the user's first test item is one of test's ``events``.
     """
-    at_least("last_n", last_n, 1)
-    return _parts(interactions, ~_latest(interactions, last_n))
+    is_last = _latest(interactions, at_least("last_n", last_n, 1))
+    return _without_future(*_parts(interactions, ~is_last), interactions.where(is_last))
 
 
 def time_split(interactions: Interactions, *, test_fraction: float = 0.2) -> tuple[Interactions, Interactions]:
@@ -188,7 +189,8 @@ def carve_validation(
     if one_of("kind", kind, CARVINGS) == "time":
         return _by_moment(train, fraction)
     is_valid = _latest(train, last_n) if kind == "last" else _random_share(train, fraction, seed)
-    return train.where(~is_valid), train.where(is_valid)
+    rest, valid = train.where(~is_valid), train.where(is_valid)
+    return _without_future(rest, valid, valid) if kind == "last" else (rest, valid)
 
 
 def make_split(
@@ -205,7 +207,7 @@ def make_split(
 
     A ``test_fraction`` of 0 leaves the test part empty, whatever the kind. ``split_seed`` draws the test part and
     ``seed`` the validation part, so runs with different seeds are measured on the same test part. Pairs are split;
-    their events go with them, but in a split by time never to a part before their moment.
+    their events go with them, but in a split by time, or of the last items, never to a part before their moment.
     """
     if one_of("split", kind, KINDS) == "auto":
         kind = "ratio" if interactions.timestamp is None else "time"
@@ -257,11 +259,26 @@ def _latest(interactions: Interactions, last_n: int) -> np.ndarray:
 def _by_moment(interactions: Interactions, fraction: float) -> tuple[Interactions, Interactions]:
     cut = _cut(_times(interactions), fraction)
     before, after = _parts(interactions, _times(interactions) < cut, drop_new_users=True)
+    return _moved(before, after, lambda times, _: times >= cut)
+
+
+def _without_future(
+    before: Interactions, after: Interactions, held_out: Interactions
+) -> tuple[Interactions, Interactions]:
+    """The parts with each user's events after the first that was held out from them moved to the later part."""
+    first = np.full(before.n_users, np.inf)
+    np.minimum.at(first, held_out.rows(), _times(held_out))
+    return _moved(before, after, lambda times, users: times > first[users])
+
+
+def _moved(
+    before: Interactions, after: Interactions, is_late: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> tuple[Interactions, Interactions]:
     if before.events is None or after.events is None or before.events.timestamp is None:
         return before, after
-    is_late = before.events.timestamp >= cut
-    later = concatenate_events([after.events, before.events.where(is_late)])
-    return replace(before, events=before.events.where(~is_late)), replace(after, events=later)
+    late = is_late(before.events.timestamp, before.events.rows())
+    later = concatenate_events([after.events, before.events.where(late)])
+    return replace(before, events=before.events.where(~late)), replace(after, events=later)
 
 
 def _cut(times: np.ndarray, fraction: float) -> float:

@@ -25,7 +25,6 @@ from topshelf.losses.tables import Tables
 from topshelf.registry import Recorded, SearchSpace
 
 Reduction = Literal["mean", "sum", "none"]
-NegativesKind = Literal["auto", "catalogue", "shared", "per_query", "in_batch"]
 Scope = Literal["positive", "query", "batch"]
 
 # The paper's search space of its optimizer, for cosines; for dot products it goes one step lower.
@@ -68,7 +67,7 @@ class Defaults(NamedTuple):
     """What a run uses where its settings leave the choice open."""
 
     score: Literal["cosine", "dot"] = "cosine"
-    negatives: NegativesKind = "auto"  # the catalogue for losses that take a log_partition, else per_query
+    negatives: str = "auto"  # the catalogue for losses that take a log_partition, else per_query
     n: int | None = None  # negatives drawn per query; None: the paper's N (``negatives.paper_n``: 1000, MovieLens 200)
     # The size to which the sum over negatives is scaled: a number, "catalogue" for a sum that stands for the whole
     # catalogue, None where the formula's own sum or mean is meant and ``negatives.effective_n`` may not be set.

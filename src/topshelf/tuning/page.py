@@ -52,7 +52,8 @@ def page(tuned: Tuned) -> Page:
     """The study's page; without matplotlib it has no plots."""
     result = Page(f"Tuning {tuned.method} on {tuned.data}")
     result.paragraph(
-        f"Chosen by {tuned.metric} on the validation part; the test part was not read. Sampler: {tuned.sampler}; "
+        f"Chosen by {tuned.metric} on the validation part, users with nothing to find left out; the test part was not "
+        f"read. Sampler: {tuned.sampler}; "
         f"pruning: {'Hyperband' if tuned.budget.epochs else 'none (the model has no epochs)'}."
     )
     budget = str(tuned.budget)
