@@ -213,11 +213,11 @@ def test_options_that_would_mean_nothing_are_refused():
 def test_a_list_that_is_no_list_is_refused(items):
     known = generate(20, 15, seed=0)
     with pytest.raises(DataError, match=r"the list of user .* must be item ids in order"):
-        evaluate_lists({known.users.ids([0])[0]: items}, known)
+        evaluate_lists({known.users.ids([0])[0]: items}, known, cutoffs=(5,))
 
 
 def test_ranks_that_are_text_are_refused():
     known = generate(20, 15, seed=0)
     frame = pl.DataFrame({"user": known.users.ids([0]), "item": known.items.ids([1]), "rank": ["first"]})
     with pytest.raises(DataError, match="the column rank must hold numbers, got String"):
-        evaluate_lists(frame, known)
+        evaluate_lists(frame, known, cutoffs=(5,))
