@@ -25,7 +25,7 @@ from topshelf.queries import Context
 from topshelf.training import load, load_dataset
 from topshelf.training.batches import stream
 from topshelf.training.build import DRAWN, build_objective, model_class, resolve
-from topshelf.training.task import InteractionsTask
+from topshelf.training.task import task_of
 
 _SAMPLE, _DRAWS = 11, 12  # branches of the seed's random streams, beside the trainer's
 EPOCHS, USERS = 20, 1000
@@ -233,7 +233,7 @@ def plan(
     n_items = dataset.split.n_items
     for label, one in entries:
         at_most(f"k of {label}", one.loss.settings.get("k", one.k), n_items, f"{dataset.name} has {n_items} items")
-    context = InteractionsTask(dataset.split, config.train.device).context(through_refit(config.train.refit))
+    context = task_of(dataset, config.train.device).context(through_refit(config.train.refit))
     sample = Sample.draw(context.histories, n_items, users, stream(config.seed, _SAMPLE))
     if not sample.rows.numel():
         raise ConfigError(f"{dataset.name} has no user with both a positive and a negative item")

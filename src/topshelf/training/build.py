@@ -205,7 +205,7 @@ def build_objective(config: RunConfig, model: Model, context: Context) -> Catalo
 def build_trainer(
     config: RunConfig, model: Model, context: Context, validate: Callable[[Model], float] | None = None
 ) -> Trainer:
-    return Trainer(build_objective(config, model, context), config.train, seed=config.seed, validate=validate)
+    return Trainer(build_objective(config, model, context), config, validate)
 
 
 @contextmanager

@@ -168,8 +168,7 @@ class Phases:
     def _trainer(
         self, config: RunConfig, model: Model, through: Through, validate: Callable[[Model], float] | None
     ) -> Trainer:
-        objective = self.task.objective(config, model, through)
-        return Trainer(objective, config.train, seed=config.seed, validate=validate)
+        return Trainer(self.task.objective(config, model, through), config, validate)
 
     def _new_model(self) -> Model:
         return self.task.model(self.config)

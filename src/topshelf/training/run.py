@@ -23,7 +23,7 @@ from topshelf.ragged import Ragged
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
 from topshelf.training.phases import Outcome, Phases
-from topshelf.training.task import InteractionsTask, Part, Task, check_device, check_parts
+from topshelf.training.task import Part, Task, check_device, check_parts, task_of
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Fitted:
 
     @cached_property
     def task(self) -> Task:
-        return InteractionsTask(self.dataset.split, str(_device(self.model)))
+        return task_of(self.dataset, str(_device(self.model)))
 
     def evaluate(
         self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None, *, part: Part = "test"
@@ -65,7 +65,7 @@ class Fitted:
         Validation masks train only. With ``train.refit`` the model has seen the validation part, so that part is not
         held out for it; with ``refit = "all"`` it has seen the test part too, and is refused.
         """
-        if part == "test" and not len(self.dataset.split.test):
+        if part == "test" and not self.task.has("test"):
             raise ConfigError(
                 "this run has no test part (data.test_fraction = 0), so there is nothing to evaluate on; its "
                 "validation metrics are in metrics.json"
@@ -88,7 +88,7 @@ class Fitted:
         """The test metrics of this model, or from before a refit on all; None without a test part."""
         if self.measured is not None:
             return self.measured
-        return self.test.to_json() if len(self.dataset.split.test) else None
+        return self.test.to_json() if self.task.has("test") else None
 
     def _cutoffs(self) -> tuple[int, ...]:
         """The config's cut-offs, without those larger than the catalogue."""
@@ -232,7 +232,7 @@ def _phases(config: RunConfig, dataset: Dataset, quiet: bool) -> Phases:
     for name, k in (("k", config.k), ("loss.k", config.loss.settings.get("k", 1))):
         at_most(name, k, n_items, f"{dataset.name} has {n_items} items")
     check_device(config.train.device)
-    task = InteractionsTask(dataset.split, config.train.device)
+    task = task_of(dataset, config.train.device)
     check_parts(task, config, dataset.split.kind)
 
     def measure(outcome: Outcome) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from topshelf.config import RunConfig
-from topshelf.data import Split
+from topshelf.data import Dataset, Split
 from topshelf.data.splits import Through
 from topshelf.errors import ConfigError, DataError
 from topshelf.evalset import EvalSet, protocol_set
@@ -102,6 +102,11 @@ class InteractionsTask:
         evalset = self.evaluation(part, protocol)
         popularity = torch.bincount(self.split.lists("train").indices, minlength=self.n_items)
         return evaluate_set(*vectors_for(model, evalset), evalset, cutoffs, auc=auc, item_counts=popularity)
+
+
+def task_of(dataset: Dataset, device: str) -> Task:
+    """The task of a dataset: what kind of data it holds decides."""
+    return InteractionsTask(dataset.split, device)
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from topshelf.config import TrainSettings
+from topshelf.config import RunConfig
 from topshelf.errors import CheckpointError, TrainingError
 from topshelf.losses import Loss
 from topshelf.models import Model
@@ -81,15 +81,10 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        objective: Objective,
-        settings: TrainSettings,
-        *,
-        seed: int,
-        validate: Callable[[Model], float] | None = None,
+        self, objective: Objective, config: RunConfig, validate: Callable[[Model], float] | None = None
     ) -> None:
-        self.objective, self.settings, self.seed, self.validate = objective, settings, seed, validate
-        self.batches = objective.batches
+        self.objective, self.settings, self.seed, self.validate = objective, config.train, config.seed, validate
+        settings, self.batches = config.train, objective.batches
         if len(self.batches) == 0:
             raise TrainingError("no user has both a positive and a negative item: there is nothing to rank")
         self.model.sparse_rows = settings.optimizer == "row_adam"

@@ -155,9 +155,8 @@ class Runner:
         return Result(score, seconds=time.perf_counter() - started, note=note)
 
     def _trainer(self, config: RunConfig, model: Model) -> Trainer:
-        objective = self.task.objective(config, model, "train")
         validate = partial(self.task.validate, k=config.k)
-        return Trainer(objective, config.train, seed=config.seed, validate=validate)
+        return Trainer(self.task.objective(config, model, "train"), config, validate)
 
     def _model(self, config: RunConfig) -> Model:
         return self.task.model(config)
