@@ -305,7 +305,7 @@ def test_help_has_an_example(command):
         ("recommend {run} --items 3 --item-column what", "are those of --new FILE; give it too"),
         ("recommend {run} --items 3", "MF has vectors for the users of its training only"),
         ("recommend {run} --new nowhere.csv", "nowhere.csv is not a file"),
-        ("train --resume {run} --k 3", "--resume goes on with a run as it was configured"),
+        ("train --resume {run} --k 3", "--resume continues a run as it was configured"),
         ("train {new}.toml --out {new}", "does not exist"),
         ("evaluate {new}", "does not exist"),
         ("evaluate {run} --protocol mine", "protocol must be one of standard, paper, got 'mine'"),

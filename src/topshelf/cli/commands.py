@@ -58,7 +58,7 @@ def train(
       topshelf train --resume runs/mine
     """
     if resume is not None and (options.is_given() or config is not None or out is not None):
-        raise ConfigError("--resume goes on with a run as it was configured; leave the other options out")
+        raise ConfigError("--resume continues a run as it was configured; leave the other options out")
     if resume is None and config is None and options.data is None:
         raise ConfigError("give --data PATH|NAME or a TOML file; see topshelf train --help")
     from topshelf import training

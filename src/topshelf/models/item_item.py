@@ -21,15 +21,26 @@ LEAST_MEMORY = 1000  # bytes: a smaller number was probably meant in gigabytes
 _TABLE_CELL = 4  # bytes: the weights are scored as a dense float32 table
 
 
-class SparseItemItem(Model):
+class ItemItem(Model):
+    """Base of the item-item models: the vector of a query is its history, so known and new users are served alike."""
+
+    is_closed_form: ClassVar[bool] = True
+    takes: ClassVar[frozenset[str]] = frozenset({"rows", "history"})
+
+    def attach(self, context: Context) -> None:
+        self._histories = context.histories
+
+    def encode_queries(self, queries: QuerySet) -> HistoryRows:
+        return HistoryRows(self.histories_of(queries), self.n_items)
+
+
+class SparseItemItem(ItemItem):
     """Base of the item-item models with few weights per item; a subclass has ``weights_from``.
 
     Weights are kept and saved as lists: item j is scored by ``indices[indptr[j]:indptr[j + 1]]``. Scoring turns them
     into a dense table of 4 n_items^2 bytes; a catalogue is refused if that exceeds ``memory`` bytes.
     """
 
-    is_closed_form: ClassVar[bool] = True
-    takes: ClassVar[frozenset[str]] = frozenset({"rows", "history"})
     indptr: Tensor  # (n_items + 1,), a buffer
     indices: Tensor  # (n_weights,), a buffer: the items that vote
     values: Tensor  # (n_weights,), a buffer: their weights
@@ -56,12 +67,6 @@ class SparseItemItem(Model):
         self.indices = torch.from_numpy(weights.indices.astype(np.int32)).to(device)
         self.values = torch.from_numpy(weights.data.astype(np.float32)).to(device)
         self.attach(context)
-
-    def attach(self, context: Context) -> None:
-        self._histories = context.histories
-
-    def encode_queries(self, queries: QuerySet) -> HistoryRows:
-        return HistoryRows(self.histories_of(queries), self.n_items)
 
     def encode_items(self) -> Tensor:
         lists = Ragged(self.indptr, self.indices.long())

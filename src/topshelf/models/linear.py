@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from topshelf.errors import TrainingError, positive
-from topshelf.models.base import HistoryRows, Model
-from topshelf.models.item_item import check_memory, gram_matrix, history_matrix
-from topshelf.queries import Context, QuerySet
+from topshelf.models.item_item import ItemItem, check_memory, gram_matrix, history_matrix
+from topshelf.queries import Context
 from topshelf.registry import SearchSpace
 
 # Two float64 matrices (Gram and factor, then factor and inverse) and the float32 weights are alive together.
@@ -18,7 +17,7 @@ _BYTES_PER_CELL = 8 + 8 + 4
 _LEAST_SHARE = 1e-12  # a penalty beside the largest count; float64 resolves no less
 
 
-class EASE(Model):
+class EASE(ItemItem):
     r"""Item-item weights with a zero diagonal, in closed form: the baseline to beat.
 
     .. math:: B_{ij} = -P_{ij} / P_{jj}, \quad P = (X^\top X + \lambda I)^{-1}; \qquad s_u = x_u B
@@ -31,8 +30,6 @@ class EASE(Model):
     Relations: :class:`SLIM` without ``l1`` and with negative weights allowed.
     """
 
-    is_closed_form: ClassVar[bool] = True
-    takes: ClassVar[frozenset[str]] = frozenset({"rows", "history"})
     ranges: ClassVar[SearchSpace] = {
         "model.l2": (10.0, 20.0, 30.0, 50.0, 70.0, 100.0, 150.0, 200.0, 300.0, 500.0, 700.0, 1000.0, 2000.0, 5000.0),
     }
@@ -59,12 +56,6 @@ class EASE(Model):
         weights.fill_diagonal_(0.0)
         self.weights.copy_(weights)
         self.attach(context)
-
-    def attach(self, context: Context) -> None:
-        self._histories = context.histories
-
-    def encode_queries(self, queries: QuerySet) -> HistoryRows:
-        return HistoryRows(self.histories_of(queries), self.n_items)
 
     def encode_items(self) -> Tensor:
         return self.weights.T
