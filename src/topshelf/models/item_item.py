@@ -61,12 +61,14 @@ class SparseItemItem(ItemItem):
         raise NotImplementedError
 
     def fit(self, context: Context) -> None:
-        weights = self.weights_from(history_matrix(context.histories, self.n_items))
+        self._keep(self.weights_from(history_matrix(context.histories, self.n_items)))
+        self.attach(context)
+
+    def _keep(self, weights: scipy.sparse.csr_array) -> None:
         device = self.values.device
         self.indptr = torch.from_numpy(weights.indptr.astype(np.int64)).to(device)
         self.indices = torch.from_numpy(weights.indices.astype(np.int32)).to(device)
         self.values = torch.from_numpy(weights.data.astype(np.float32)).to(device)
-        self.attach(context)
 
     def encode_items(self) -> Tensor:
         lists = Ragged(self.indptr, self.indices.long())
