@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from topshelf.errors import at_least, at_most
+from topshelf.models.dropout import dropped
 from topshelf.models.sequence import SequenceModel
 from topshelf.models.tables import Score, checked_score, empty_tables, for_score
 from topshelf.registry import SearchSpace
@@ -22,8 +23,9 @@ class GRU4Rec(SequenceModel):
 
     .. math:: h_t = \text{GRU}(e_{i_t}, h_{t-1}), \qquad q_t = W h_t
 
-    Settings: ``dim``, of the items; ``hidden``, of the state; ``layers``; ``max_length``, how many of the last items are
-        read; ``dropout``; ``tied``: items are scored by the vectors that they are read with; ``score`` "cosine" or "dot".
+    Settings: ``dim``, of the items; ``hidden``, of the state; ``layers``; ``max_length``, how many of the last items
+        are read; ``dropout``; ``tied``: items are scored by the vectors that they are read with; ``score`` "cosine" or
+        "dot".
     Use when: the baseline of networks for sequences is needed.
     Cost: n_items x dim parameters and about 6 hidden^2 per layer; positions are read one after another.
     Paper: Hidasi et al., Session-based recommendations with recurrent neural networks, ICLR 2016; tied vectors of
@@ -65,8 +67,8 @@ class GRU4Rec(SequenceModel):
 
     def encode_positions(self, packed: Packed) -> Tensor:
         rows = self.norm(F.embedding(packed.lists.indices, self.item_vectors))
-        rows = F.dropout(rows, self.dropout, self.training)
+        rows = dropped(rows, self.dropout, self.training)
         # Padding is at the end of a sequence, so that no state of a real position has read it.
         parts = [unpadded(self.network(padded(rows, group))[0], group) for group in packed.groups]
-        states = F.dropout(torch.cat(parts), self.dropout, self.training)
+        states = dropped(torch.cat(parts), self.dropout, self.training)
         return for_score(self.score, self.output(states))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from topshelf.errors import ConfigError, at_least, at_most, one_of
+from topshelf.models.dropout import Dropout, dropped
 from topshelf.models.sequence import SequenceModel
 from topshelf.models.tables import Score, checked_score, empty_tables, for_score
 from topshelf.registry import SearchSpace
@@ -86,7 +87,7 @@ class SASRec(SequenceModel):
         if self.positions != "none":
             place = packed.position if self.positions == "start" else packed.from_end
             rows = rows + F.embedding(place, self.position_vectors)
-        rows = F.dropout(rows, self.dropout, self.training)
+        rows = dropped(rows, self.dropout, self.training)
         for layer in self.layers:
             rows = layer(rows, packed)
         return for_score(self.score, self.norm(rows))
@@ -120,14 +121,14 @@ class Block(nn.Module):
         super().__init__()
         self.dropout = dropout
         self.attention, self.attention_norm = Attention(dim, heads), nn.LayerNorm(dim)
-        self.network = nn.Sequential(nn.Linear(dim, inner), nn.GELU(), nn.Dropout(dropout), nn.Linear(inner, dim))
+        self.network = nn.Sequential(nn.Linear(dim, inner), nn.GELU(), Dropout(dropout), nn.Linear(inner, dim))
         self.network_norm = nn.LayerNorm(dim)
 
     def forward(self, rows: Tensor, packed: Packed) -> Tensor:
         found = self.attention(self.attention_norm(rows), packed)
-        rows = rows + F.dropout(found, self.dropout, self.training)
+        rows = rows + dropped(found, self.dropout, self.training)
         found = self.network(self.network_norm(rows))
-        return rows + F.dropout(found, self.dropout, self.training)
+        return rows + dropped(found, self.dropout, self.training)
 
 
 class ESASRec(SASRec):
@@ -150,7 +151,7 @@ class GatedBlock(nn.Module):
 
     def forward(self, rows: Tensor, packed: Packed) -> Tensor:
         found = self.attention(self.attention_norm(rows), packed)
-        rows = rows + F.dropout(found * torch.sigmoid(self.attention_gate(rows)), self.dropout, self.training)
+        rows = rows + dropped(found * torch.sigmoid(self.attention_gate(rows)), self.dropout, self.training)
         gate, value = self.inputs(self.network_norm(rows)).chunk(2, dim=1)
-        found = self.output(F.dropout(F.silu(gate) * value, self.dropout, self.training))
-        return rows + F.dropout(found * torch.sigmoid(self.network_gate(rows)), self.dropout, self.training)
+        found = self.output(dropped(F.silu(gate) * value, self.dropout, self.training))
+        return rows + dropped(found * torch.sigmoid(self.network_gate(rows)), self.dropout, self.training)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -17,7 +18,9 @@ ROWS = 1 << 14  # positions that go through a network at once when nothing is tr
 
 
 class SequenceModel(Model):
-    """Base of the models that read items in order. A subclass has :meth:`encode_positions`, ``encode_items`` and ``dim``.
+    """Base of the models that read items in order.
+
+    A subclass has :meth:`encode_positions`, ``encode_items`` and ``dim``.
 
     Known and new users are served alike, from their last ``max_length`` items. An empty sequence has the vector 0.
     """
@@ -49,22 +52,29 @@ class SequenceModel(Model):
         finally:
             self.eval()
 
+    def encode_every_position(self, lists: Ragged) -> Tensor:
+        """The vectors of all positions, (P, d), of sequences that are none of them empty and shortest first."""
+        parts = [self.encode_positions(packed) for packed in _packed(lists)]
+        return torch.cat(parts) if parts else torch.zeros(0, self.dim, device=lists.indptr.device)
+
     def _last_vectors(self, lists: Ragged) -> Tensor:
         lists = latest(lists, self.max_length)
         order = torch.argsort(lists.counts, stable=True)
         order = order[lists.counts[order] > 0]
-        parts, start = [], 0
-        ends = lists.counts[order].cumsum(0)
-        while start < order.numel():
-            before = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(torch.searchsorted(ends, before + ROWS, right=True)))
-            packed = Packed(lists.select(order[start:stop]))
-            parts.append(self.encode_positions(packed)[packed.last])
-            start = stop
+        parts = [self.encode_positions(packed)[packed.last] for packed in _packed(lists.select(order))]
         if not parts:
             return torch.zeros(len(lists), self.dim, device=lists.indptr.device)
         vectors = torch.cat(parts)
         return vectors.new_zeros(len(lists), vectors.size(1)).index_copy(0, order, vectors)
+
+
+def _packed(lists: Ragged) -> Iterator[Packed]:
+    """Some sequences after others, about ``ROWS`` positions at once."""
+    start, ends = 0, lists.indptr[1:]
+    while start < len(lists):
+        stop = max(start + 1, int(torch.searchsorted(ends, int(lists.indptr[start]) + ROWS, right=True)))
+        yield Packed(lists.slice(start, stop))
+        start = stop
 
 
 def events_of(model: Model, context: Context) -> Ragged:

@@ -51,9 +51,9 @@ class Markov(SparseItemItem):
     .. math:: s_{uj} = \sum_n \delta^n \, P(j \mid i_{-n}), \qquad
         P(j \mid i) = \frac{\sum_{v, t} \sum_{m \le w} [i_{v,t} = i, i_{v,t+m} = j] / m}{\sum_{v, t} [i_{v,t} = i] + h}
 
-    Settings: ``window`` w: how far after an item others still follow it, with a weight of 1 / distance; ``decay`` δ: what
-        the item before the last counts, 0 for the last item alone; ``shrink`` h, which lowers the chances after rare
-        items; ``memory``, the maximum bytes of the table.
+    Settings: ``window`` w: how far after an item others still follow it, with a weight of 1 / distance; ``decay`` δ,
+        what the item before the last counts, 0 for the last item alone; ``shrink`` h, which lowers the chances after
+        rare items; ``memory``, the maximum bytes of the table.
     Use when: a baseline of sequences is needed that every network must beat.
     Cost: one count per pair of items that follow each other; scored as a dense table of n_items^2.
     Paper: as a baseline, Rendle et al., Factorizing personalized Markov chains for next-basket recommendation, WWW
@@ -113,8 +113,8 @@ class SequenceKNN(ItemKNN):
 
     .. math:: s_{uj} = \sum_n \delta^n \, c_{i_{-n} j}
 
-    Settings: those of :class:`ItemKNN`, whose similarities c it has, and ``decay`` δ, what an item counts that comes one
-        place earlier than another.
+    Settings: those of :class:`ItemKNN`, whose similarities c it has, and ``decay`` δ, what an item counts that comes
+        one place earlier than another.
     Use when: a strong baseline of sessions is needed quickly.
     Cost: that of :class:`ItemKNN`.
     Paper: item-kNN on sessions of Ludewig and Jannach, Evaluation of session-based recommendation algorithms, UMUAI
