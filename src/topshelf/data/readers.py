@@ -89,6 +89,14 @@ def read_user_lines(path: str | Path) -> Table:
     raise DataError(f"{source} must have a user and then its items on each line, separated by blanks, got no items.")
 
 
+def are_user_lines(path: str | Path, wanted: Columns = GUESS) -> bool:
+    """Whether a file has one user per line and then its items, by its first lines."""
+    path = Path(path)
+    if not _is_file(path) or path.suffix.lower() in (*PARQUET, ".zip"):
+        return False  # reading it says what is wrong with it
+    return sniff(_head(_content(path), str(path)), None, str(path), wanted).is_lists
+
+
 def _read_content(content: Content, wanted: Columns, source: str, separator: str | None = None) -> Table:
     layout = sniff(_head(content, source), separator, source, wanted)
     if layout.is_lists:

@@ -92,6 +92,13 @@ class SequenceSplit:
         shift = torch.repeat_interleave(starts - indptr[:-1], counts)
         return Ragged(indptr, self._all.indices[shift + torch.arange(int(indptr[-1]))])
 
+    def is_repeat(self, asked: Asked) -> np.ndarray:
+        """Which of the events are of items that the user had before, (Q,)."""
+        pairs, first = np.unique(self.events.rows() * self.n_items + self.events.indices, return_index=True)
+        at = np.searchsorted(pairs, asked.rows * self.n_items + asked.item)
+        repeats: np.ndarray = first[at] - self.events.indptr[asked.rows] < asked.place
+        return repeats
+
     def without_test(self) -> SequenceSplit:
         """The same with no test part: its events are not there."""
         rows = self.events.rows()

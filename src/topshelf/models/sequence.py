@@ -59,6 +59,8 @@ class SequenceModel(Model):
 
     def _last_vectors(self, lists: Ragged) -> Tensor:
         lists = latest(lists, self.max_length)
+        if len(lists) == 1 and lists.indices.numel():  # one user waits for a list: nothing to put in order
+            return self.encode_positions(Packed(lists))[-1:]
         order = torch.argsort(lists.counts, stable=True)
         order = order[lists.counts[order] > 0]
         parts = [self.encode_positions(packed)[packed.last] for packed in _packed(lists.select(order))]

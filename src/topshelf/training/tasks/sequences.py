@@ -1,0 +1,167 @@
+"""Next items: sequences of events, and the item that comes next, ranked over the whole catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from topshelf.config import BaseConfig
+from topshelf.data import Events
+from topshelf.data.sequence_data import SequenceData, load_sequences
+from topshelf.data.sequence_split import SequenceSplit, as_sets
+from topshelf.data.splits import Through
+from topshelf.errors import CheckpointError, DataError
+from topshelf.evalset import EvalSet
+from topshelf.evaluation import Evaluation, evaluate_set, ndcg
+from topshelf.models import Model
+from topshelf.models.sequence import SequenceModel
+from topshelf.queries import Context, EventLists, QuerySet
+from topshelf.ragged import Ragged, ragged_from_pairs
+from topshelf.settings import SequenceConfig
+from topshelf.training import checkpoint
+from topshelf.training.build import build_objective
+from topshelf.training.folder import RunFolder
+from topshelf.training.objective import Objective
+from topshelf.training.sequence_objective import build_sequence_objective
+from topshelf.training.tasks.base import Part, Task
+from topshelf.training.tasks.interactions import popularity, vectors_for
+
+PROTOCOLS = {True: "next item, without what the user had", False: "next item, among all items"}
+
+
+class SequencesTask(Task):
+    """Users' events in order. A query is who has these items so far; what it should find is the next one."""
+
+    name: ClassVar[str] = "sequences"
+
+    def __init__(self, data: SequenceData, device: str = "cpu") -> None:
+        self.data, self.split, self.device = data, data.split.check(), device
+        self.evaluation = cache(self._evaluation)
+
+    @classmethod
+    def load(cls, config: SequenceConfig, *, test: bool = True) -> SequenceData:
+        settings = config.data.model_dump()
+        data = load_sequences(settings.pop("source"), **settings, test=test)
+        data.warn()
+        return data
+
+    @classmethod
+    def of(cls, data: SequenceData, device: str) -> SequencesTask:
+        return cls(data, device)
+
+    @classmethod
+    def save(cls, folder: RunFolder, data: SequenceData) -> Sequence[Path]:
+        split, path = data.split, folder.path / "sequences.safetensors"
+        arrays = {name: getattr(split.events, name) for name in ("indptr", "indices", "timestamp", "weight")}
+        arrays |= {name: getattr(split, name) for name in ("train_end", "valid_end", "left_out")}
+        state: dict[str, Any] = {name: None if x is None else torch.from_numpy(x.copy()) for name, x in arrays.items()}
+        state |= {"name": data.name, "kind": split.kind, "notes": dict(split.notes)}
+        state |= {"exclude_seen": data.exclude_seen, "targets": data.targets}
+        checkpoint.save(path, state)
+        return [path, *folder.save_ids(split.users, split.items, data.titles)]
+
+    @classmethod
+    def read(cls, folder: RunFolder, config: SequenceConfig) -> SequenceData:
+        path = folder.path / "sequences.safetensors"
+        folder.check_data_files(path)
+        state = checkpoint.load(path)
+        users, items, titles = folder.load_ids()
+        try:
+            return _data_of(state, users, items, titles)
+        except (KeyError, AttributeError, TypeError, ValueError, DataError) as error:
+            raise CheckpointError(f"{folder.path} is damaged: its data do not fit together: {error}") from None
+
+    @property
+    def n_items(self) -> int:
+        return self.split.n_items
+
+    def sizes(self) -> tuple[int, ...]:
+        return self.split.n_users, self.split.n_items
+
+    def has(self, part: Part) -> bool:
+        return len(self.split.asked(part, self.data.targets).rows) > 0
+
+    def context(self, through: Through) -> Context:
+        lists = self.split.sequences(through)
+
+        def events() -> EventLists:
+            return EventLists(lists, None)
+
+        return Context(as_sets(lists, self.n_items), self.n_items, events).to(self.device)
+
+    def objective(self, config: SequenceConfig, model: Model, through: Through) -> Objective:
+        build = build_sequence_objective if isinstance(model, SequenceModel) else build_objective
+        return build(config, model, self.context(through))  # type: ignore[arg-type]
+
+    def _evaluation(self, part: Part, kind: str) -> EvalSet:
+        """The held-out events as queries of a kind that the model takes, each with its one item."""
+        asked = self.split.asked(part, self.data.targets)
+        before, n = self.split.before(asked), len(asked.rows)
+        histories = as_sets(before, self.n_items)
+        item, everyone = torch.from_numpy(asked.item), torch.arange(n)
+        exclude = None
+        if self.data.exclude_seen:
+            exclude, is_new = histories, torch.from_numpy(~self.split.is_repeat(asked))
+            item, everyone = item[is_new], everyone[is_new]  # what is never listed cannot be found: a miss
+        asking: dict[str, Any] = {
+            "sequence": before,
+            "history": histories,
+            "rows": torch.from_numpy(asked.rows),
+        }
+        queries = QuerySet(**{kind: asking[kind].to(self.device)})
+        relevant = ragged_from_pairs(everyone, item, n)
+        protocol = PROTOCOLS[self.data.exclude_seen]
+        return EvalSet(queries, relevant, exclude=exclude, empty="zero", protocol=protocol).checked(self.n_items)
+
+    def validate(self, model: Model, k: int) -> float:
+        evalset = self.evaluation("valid", kind_for(model))
+        found = evaluate_set(*vectors_for(model, evalset), evalset, (k,), auc=False)
+        return found.mean()[f"ndcg@{k}"]
+
+    def measure(
+        self,
+        model: Model,
+        part: Part,
+        config: SequenceConfig,
+        *,
+        protocol: str | None = None,  # noqa: ARG002  there is one, given by data.exclude_seen
+        cutoffs: Sequence[int] | None = None,
+    ) -> Evaluation:
+        evalset = self.evaluation(part, kind_for(model))
+        return evaluate_set(
+            *vectors_for(model, evalset),
+            evalset,
+            cutoffs or self.cutoffs(config),
+            auc=config.evaluate.auc,
+            item_counts=torch.bincount(self.split.sequences("train").indices, minlength=self.n_items),
+        )
+
+    @torch.no_grad()
+    def answers(self, model: Model, through: Through) -> dict[str, Any]:
+        """Vectors of known users from all their events, the events themselves, and what was learned from."""
+        every, learned = self.split.sequences("all"), self.split.sets(through)
+        seen = as_sets(every, self.n_items)
+        state: dict[str, Any] = {
+            "seen": dict(vars(seen)),
+            "sequences": dict(vars(every)),
+            "n_learned": learned.counts,
+            "counts": popularity(learned, model.n_items),
+        }
+        asking: dict[str, Any] = {"sequence": every, "history": seen, "rows": torch.arange(self.split.n_users)}
+        kind = kind_for(model)
+        queries, items = model.encode(QuerySet(**{kind: asking[kind].to(self.device)}))
+        if isinstance(queries, Tensor):
+            dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
+            return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
+        return {**state, "learned": dict(vars(learned))}
+
+
+def kind_for(model: Model) -> str:
+    """How a model is asked: by the sequence if it reads one, else by the set of its items, else by the user alone."""
+    return next(kind for kind in ("sequence", "history", "rows") if kind in model.takes)
