@@ -87,7 +87,7 @@ def measure(task: Task) -> Row:
     scores = fitted.evaluate(cutoffs=(10, 20)).mean()
     valid = fitted.valid_score
     if valid is None or not fitted.config.train.refit:
-        valid = {name: value for name, value in fitted.evaluate(part="valid", cutoffs=(10, 20)).mean().items()}
+        valid = dict(fitted.evaluate(part="valid", cutoffs=(10, 20)).mean().items())
         valid = {name: valid[name] for name in METRICS}
     row: Row = {"data": task.data, "method": task.label, "seed": task.seed, "epoch": fitted.best_epoch}
     row |= {"seconds": round(fitted.seconds, 1), "valid": valid, **{name: scores[name] for name in METRICS}}

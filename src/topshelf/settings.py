@@ -189,5 +189,63 @@ class RunConfig(CatalogueConfig):
     evaluate: EvaluateSettings = EvaluateSettings()
 
 
+class SequenceDataSettings(SourceSettings):
+    source: str = "sequences.txt"
+    """A file: a table of interactions with times, or text with one user per line."""
+    format: Literal["auto", "table", "lines"] = "auto"
+    """lines: `user item item ...`, oldest first; auto: by the first lines of the file."""
+    user: str | None = None
+    """Column of the users; guessed from the common names."""
+    item: str | None = None
+    """Column of the items; guessed from the common names."""
+    weight: str | None = None
+    """Column of ratings or weights; guessed from the common names."""
+    timestamp: str | None = None
+    """Column of times; guessed from the common names."""
+    dates: Literal["day-first", "month-first"] | None = None
+    """Order of day and month in dates such as 12/01/2020, where the values do not show it."""
+    order: Literal["time", "file"] = "time"
+    """file: rows without times are in order already."""
+    min_rating: float | None = None
+    """Lowest rating that counts; rows below it are left out of the sequences."""
+    core: int = Field(0, ge=0)
+    """Drop users and items with fewer different items and users, until none is left."""
+    split: Literal["last", "time"] = "last"
+    """last: each user's last event is the test, the one before it validation; time: one moment cuts all users."""
+    test_fraction: float = Field(0.1, gt=0, lt=1)
+    """With split = "time": share of the events held out for the test."""
+    valid_fraction: float = Field(0.1, gt=0, lt=1)
+    """With split = "time": share of the other events held out for validation."""
+    exclude_seen: bool = True
+    """Leave items that the user had before out of the ranking, as most of the field does."""
+    targets: Literal["first", "each"] = "first"
+    """With split = "time": what is asked of each user, the first held-out event or each of them."""
+
+
+class SequenceThresholdSettings(ThresholdSettings):
+    of: Literal["position", "user", "batch"] = "position"
+    """What has a threshold: each position, each user (the mean of its positions), or the step's own positions."""
+
+
+class SequenceEvaluateSettings(CutoffSettings):
+    protocol: Literal["next-item"] = "next-item"
+    """The next item, ranked over the whole catalogue; data.exclude_seen says what is left out."""
+    auc: bool = False
+    """Also report the AUC, which needs every score."""
+
+
+class SequenceConfig(CatalogueConfig):
+    """Next items: what comes after a sequence of items."""
+
+    task: str = "sequences"
+    """What is ranked: the items of the whole catalogue that may come next."""
+    data: SequenceDataSettings = SequenceDataSettings()
+    model: Component = Component(name="sasrec")
+    loss: Component = Component(name="slatk")
+    threshold: SequenceThresholdSettings = SequenceThresholdSettings()
+    train: TrainSettings = TrainSettings(batch_size=128, learning_rate=0.001)
+    evaluate: SequenceEvaluateSettings = SequenceEvaluateSettings()
+
+
 # The config class of each task.
-CONFIGS: dict[str, type[BaseConfig]] = {"interactions": RunConfig}
+CONFIGS: dict[str, type[BaseConfig]] = {"interactions": RunConfig, "sequences": SequenceConfig}

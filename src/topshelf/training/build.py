@@ -13,7 +13,7 @@ from topshelf.catalogue import Workspace
 from topshelf.config import BaseConfig, CatalogueConfig, Component, NegativesSettings, complete
 from topshelf.errors import ConfigError
 from topshelf.losses import LOSSES, Loss
-from topshelf.models import MODELS, Model, Trainable
+from topshelf.models import MODELS, SEQUENCE_MODELS, Model, Trainable
 from topshelf.models.blend import NOT_TRAINED, Blend
 from topshelf.negatives import NEGATIVES, Negatives
 from topshelf.queries import Context, QuerySet
@@ -34,7 +34,10 @@ class Kinds(NamedTuple):
     loss_base: type[Any] = Loss
 
 
-KINDS: dict[str, Kinds] = {"interactions": Kinds(MODELS, LOSSES)}
+KINDS: dict[str, Kinds] = {
+    "interactions": Kinds(MODELS, LOSSES),
+    "sequences": Kinds(SEQUENCE_MODELS, LOSSES),
+}
 _MADE_OF_RUNS: dict[str, type[Model]] = {"blend": Blend}  # fitted already: never trained, so not in MODELS
 _GIVEN_TO_LOSS = ("n_queries", "n_items", "n_positives", "reduction")
 _INITIAL_VALUES = 3  # a branch of the seed's random streams, beside the trainer's
@@ -188,28 +191,13 @@ def build_objective(config: CatalogueConfig, model: Model, context: Context) -> 
     """The objective of positives against the catalogue, with its batches and its threshold hook."""
     positives, train = context.histories, config.train
     loss = build_loss(config, model.n_queries, model.n_items, positives.indices.numel()).to(train.device)
-    half = train.precision == "bfloat16"
-    if half and train.device == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        raise ConfigError(
-            "train.precision = 'bfloat16' needs a processor with bfloat16 products (AVX-512 or AMX), and this one has "
-            "none, so it would be slower. Set train.precision = 'float32'"
-        )
-    negatives = build_negatives(config, loss)
-    objective = CatalogueObjective(
-        model,
-        loss,
-        negatives,
-        context,
-        effective_n=config.negatives.effective_n,
-        workspace=Workspace(train.workspace_mib * 2**20),
-        half=half,
-    )
+    objective = catalogue_objective(config, model, loss, context)
     objective.batches = Batches(
         positives,
         model.n_items,
         order=train.order,
         size=train.batch_size,
-        repeat_queries=negatives.layout == "own",
+        repeat_queries=objective.negatives.layout == "own",
     )
     if loss.keeps_thresholds:
         objective.own_thresholds(
@@ -223,6 +211,27 @@ def build_objective(config: CatalogueConfig, model: Model, context: Context) -> 
             )
         )
     return objective
+
+
+def catalogue_objective(config: CatalogueConfig, model: Model, loss: Loss, context: Context) -> CatalogueObjective:
+    """The objective of a loss against the catalogue, without its batches and hooks."""
+    train = config.train
+    half = train.precision == "bfloat16"
+    if half and train.device == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        raise ConfigError(
+            "train.precision = 'bfloat16' needs a processor with bfloat16 products (AVX-512 or AMX), and this one has "
+            "none, so it would be slower. Set train.precision = 'float32'"
+        )
+    negatives = build_negatives(config, loss)
+    return CatalogueObjective(
+        model,
+        loss,
+        negatives,
+        context,
+        effective_n=config.negatives.effective_n,
+        workspace=Workspace(train.workspace_mib * 2**20),
+        half=half,
+    )
 
 
 def build_trainer(

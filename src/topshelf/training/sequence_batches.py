@@ -49,6 +49,10 @@ class SequenceBatches:
         for part in shuffled.split(self.size):
             yield self.batch(part)
 
+    def whole(self) -> SequenceBatch:
+        """All sequences as one batch."""
+        return self.batch(torch.arange(len(self.sequences), device=self.users.device))
+
     def batch(self, rows: Tensor) -> SequenceBatch:
         """The sequences of ``rows (B,)``."""
         rows = rows[torch.argsort(self.sequences.counts[rows], stable=True)]

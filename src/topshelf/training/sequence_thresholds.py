@@ -45,7 +45,7 @@ class SequenceThresholdHook(ThresholdHook):
     @torch.no_grad()
     def _refresh(self, model: Model, generator: torch.Generator) -> None:
         assert isinstance(model, SequenceModel)
-        batch = self.batches.batch(torch.arange(len(self.batches.sequences), device=self.batches.users.device))
+        batch = self.batches.whole()
         queries, items = model.encode_every_position(batch.sequences), model.encode_items()
         now = self.loss.threshold[batch.query]
         updated = self.estimator.refresh(now, queries, items, batch.positives, self.loss.k, generator)

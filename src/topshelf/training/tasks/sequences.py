@@ -7,22 +7,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from topshelf.config import BaseConfig
-from topshelf.data import Events
+from topshelf.data import Events, IdMap
 from topshelf.data.sequence_data import SequenceData, load_sequences
-from topshelf.data.sequence_split import SequenceSplit, as_sets
+from topshelf.data.sequence_split import TARGETS, SequenceSplit, as_sets
 from topshelf.data.splits import Through
-from topshelf.errors import CheckpointError, DataError
-from topshelf.evalset import EvalSet
-from topshelf.evaluation import Evaluation, evaluate_set, ndcg
+from topshelf.errors import CheckpointError, DataError, one_of
+from topshelf.evalset import NEXT_ITEM, EvalSet
+from topshelf.evaluation import Evaluation, evaluate_set
 from topshelf.models import Model
 from topshelf.models.sequence import SequenceModel
 from topshelf.queries import Context, EventLists, QuerySet
-from topshelf.ragged import Ragged, ragged_from_pairs
+from topshelf.ragged import ragged_from_pairs
 from topshelf.settings import SequenceConfig
 from topshelf.training import checkpoint
 from topshelf.training.build import build_objective
@@ -31,8 +29,6 @@ from topshelf.training.objective import Objective
 from topshelf.training.sequence_objective import build_sequence_objective
 from topshelf.training.tasks.base import Part, Task
 from topshelf.training.tasks.interactions import popularity, vectors_for
-
-PROTOCOLS = {True: "next item, without what the user had", False: "next item, among all items"}
 
 
 class SequencesTask(Task):
@@ -67,7 +63,7 @@ class SequencesTask(Task):
         return [path, *folder.save_ids(split.users, split.items, data.titles)]
 
     @classmethod
-    def read(cls, folder: RunFolder, config: SequenceConfig) -> SequenceData:
+    def read(cls, folder: RunFolder, config: SequenceConfig) -> SequenceData:  # noqa: ARG003
         path = folder.path / "sequences.safetensors"
         folder.check_data_files(path)
         state = checkpoint.load(path)
@@ -116,7 +112,7 @@ class SequencesTask(Task):
         }
         queries = QuerySet(**{kind: asking[kind].to(self.device)})
         relevant = ragged_from_pairs(everyone, item, n)
-        protocol = PROTOCOLS[self.data.exclude_seen]
+        protocol = NEXT_ITEM[self.data.exclude_seen]
         return EvalSet(queries, relevant, exclude=exclude, empty="zero", protocol=protocol).checked(self.n_items)
 
     def validate(self, model: Model, k: int) -> float:
@@ -160,6 +156,20 @@ class SequencesTask(Task):
             dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
             return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
         return {**state, "learned": dict(vars(learned))}
+
+
+def _data_of(state: dict[str, Any], users: IdMap, items: IdMap, titles: list[str] | None) -> SequenceData:
+    """What :meth:`SequencesTask.save` wrote, checked."""
+    columns = ("indptr", "indices", "timestamp", "weight")
+    arrays: dict[str, Any] = {name: None if state[name] is None else state[name].numpy() for name in columns}
+    cuts = {name: state[name].numpy() for name in ("train_end", "valid_end", "left_out")}
+    notes, targets = state["notes"], one_of("targets", state["targets"], TARGETS)
+    if not isinstance(notes, dict) or not all(type(key) is str and type(n) is int for key, n in notes.items()):
+        raise DataError(f"notes must be counts by name, got {notes!r}")
+    if type(state["exclude_seen"]) is not bool:
+        raise DataError(f"exclude_seen must be true or false, got {state['exclude_seen']!r}")
+    split = SequenceSplit(Events(**arrays), users, items, kind=str(state["kind"]), notes=notes, **cuts).check()
+    return SequenceData(str(state["name"]), split, titles, (), state["exclude_seen"], targets)
 
 
 def kind_for(model: Model) -> str:
