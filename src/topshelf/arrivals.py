@@ -27,6 +27,7 @@ class Arrivals:
     users: IdMap  # R names: for known users, their ids in the data
     rows: Tensor  # (R,), their rows in the data, or UNKNOWN
     lists: Ragged  # R lists of items: their histories
+    sequences: Ragged  # R lists of items: the same in order, with repeats, where the data have an order
     seen: Ragged  # R lists of items that are never recommended to them: the same, and what they rated too low
 
     @property
@@ -34,10 +35,13 @@ class Arrivals:
         return self.rows != UNKNOWN
 
 
-def arrive(histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdMap) -> Arrivals:
+def arrive(
+    histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdMap, sequences: Ragged | None = None
+) -> Arrivals:
     """The users of ``histories`` over the data's ``users`` and ``items``.
 
-    ``taken`` has the items of each user in the data, ``seen`` also those rated too low to count as positives.
+    ``taken`` has the items of each user in the data, ``seen`` also those rated too low to count as positives;
+    ``sequences`` has the items in order, where the data have one: then new items come after them, in the given order.
 
     ``histories`` maps user ids to item ids; a known user keeps the items in the data. In a sequence of lists, all users
     are new and their positions are their names. Unknown items are skipped, and a :class:`TopshelfWarning` counts and
@@ -56,16 +60,16 @@ def arrive(histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdM
     whole = all(isinstance(name, int | np.integer) for name in names)
     ids = IdMap(pl.Series([name if whole else str(name) for name in names], dtype=None if names else pl.Int64))
 
-    def joined(known: Ragged) -> Ragged:
+    def joined(known: Ragged) -> Interactions:
         old = known.select(rows[rows != UNKNOWN])
         old_owner = (rows != UNKNOWN).nonzero().squeeze(1)[old.owner()]
         owners = np.concatenate([old_owner.numpy(), owner[is_item]])
-        return Interactions.from_indices(
-            owners, np.concatenate([old.indices.numpy(), index[is_item]]), ids, items
-        ).ragged()
+        return Interactions.from_indices(owners, np.concatenate([old.indices.numpy(), index[is_item]]), ids, items)
 
-    lists = joined(taken)
-    return Arrivals(ids, rows, lists, lists if seen is taken else joined(seen))
+    whole_lists = joined(taken if sequences is None else sequences)
+    assert whole_lists.events is not None
+    lists = whole_lists.ragged()
+    return Arrivals(ids, rows, lists, whole_lists.events.ragged(), lists if seen is taken else joined(seen).ragged())
 
 
 def _say_similar(new: list[Any], users: IdMap) -> None:

@@ -17,15 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf import registry
-from topshelf.config import RunConfig, class_names, of_task
+from topshelf.config import CatalogueConfig, class_names, of_task
 from topshelf.data import IdMap
 from topshelf.data.ids import UNKNOWN
 from topshelf.errors import CheckpointError, DataError, at_least, whole
 from topshelf.models import Model
-from topshelf.queries import Context, QuerySet
+from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import Queries, top_k
 from topshelf.training import Fitted, load
+from topshelf.training.build import model_class
 from topshelf.training.folder import RunFolder
 from topshelf.training.run import load_model
 from topshelf.training.tasks.interactions import popularity
@@ -54,9 +55,10 @@ class Artifact:
     taken      the same without low ratings: the history that new interactions are added to
     n_learned  (U,) number of training items per known user
     counts     (I,) number of training interactions per item: its popularity
+    sequences  runs of next items: all items per known user in order, with repeats
     """
 
-    config: RunConfig
+    config: CatalogueConfig
     users: IdMap
     items: IdMap
     titles: list[str] | None
@@ -64,6 +66,7 @@ class Artifact:
     taken: Ragged
     n_learned: Tensor
     counts: Tensor
+    sequences: Ragged | None
     _stored: dict[str, Tensor]  # "queries" and "items" where the vectors are kept
     _load: Callable[[], Model]
 
@@ -81,7 +84,7 @@ class Artifact:
         """From a run folder. An unfinished run, or one of an earlier version, is loaded as a whole."""
         registry.allow(allow)
         folder = RunFolder.open(path)
-        config = of_task(folder.load_config(), RunConfig, "an Artifact")
+        config = of_task(folder.load_config(), CatalogueConfig, "an Artifact")
         if not folder.is_finished or not folder.artifact.exists():
             return cls.of(load(path))
         state = folder.load_artifact()
@@ -97,7 +100,7 @@ class Artifact:
                 return load(path).model  # a class of another package may need anything of the data
             model = load_model(folder, config, len(users), len(items))
             if "learned" in state:
-                model.attach(Context(_lists(state["learned"]), model.n_items))
+                model.attach(_context(state, model.n_items))
             return model
 
         return cls._from(state, config, users, items, titles, encoder)
@@ -106,7 +109,7 @@ class Artifact:
     def _from(
         cls,
         state: dict[str, Any],
-        config: RunConfig,
+        config: CatalogueConfig,
         users: IdMap,
         items: IdMap,
         titles: list[str] | None,
@@ -115,7 +118,10 @@ class Artifact:
         stored: dict[str, Tensor] = {name: state[name] for name in ("queries", "items") if name in state}
         seen = _lists(state["seen"])
         taken = _lists(state["taken"]) if "taken" in state else seen
-        return cls(config, users, items, titles, seen, taken, state["n_learned"], state["counts"], stored, encoder)
+        sequences = _lists(state["sequences"]) if "sequences" in state else None
+        return cls(
+            config, users, items, titles, seen, taken, state["n_learned"], state["counts"], sequences, stored, encoder
+        )
 
     @cached_property
     def model(self) -> Model:
@@ -220,9 +226,19 @@ class Artifact:
 
     def _is_known(self, queries: QuerySet) -> Tensor:
         if queries.rows is not None:
-            return (queries.rows >= 0) & (self.n_learned[queries.rows.clamp(min=0)] > 0)
+            # Who has events is known to a model that reads them, also if they came after training.
+            reads = self.sequences is not None and {"sequence", "history"} & model_class(self.config).takes
+            n = self.sequences.counts if reads and self.sequences is not None else self.n_learned
+            return (queries.rows >= 0) & (n[queries.rows.clamp(min=0)] > 0)
         lists = queries.history if queries.history is not None else queries.sequence
         return torch.ones(len(queries), dtype=torch.bool) if lists is None else lists.counts > 0
+
+
+def _context(state: dict[str, Any], n_items: int) -> Context:
+    """What a model is given that makes vectors of known users by itself; of sequences, all that they have."""
+    if "sequences" not in state:
+        return Context(_lists(state["learned"]), n_items)
+    return Context(_lists(state["seen"]), n_items, lambda: EventLists(_lists(state["sequences"]), None))
 
 
 def _lists(state: dict[str, Tensor]) -> Ragged:
@@ -253,6 +269,7 @@ def _check(state: dict[str, Any], n_users: int, n_items: int) -> None:
     if given not in (["queries", "items"], ["learned"]):
         raise ValueError(f"it must have vectors of queries and items, or what was learned, got {given or 'neither'}")
     lists = {name: _checked_lists(state, name, n_users, n_items) for name in ("seen", "taken", "learned")}
+    _checked_lists(state, "sequences", n_users, n_items, unique=False)
     n_learned = _column(state, "n_learned", torch.int64, n_users)
     counts = _column(state, "counts", torch.float32, n_items)
     seen, learned = lists["seen"], lists["learned"]
@@ -270,12 +287,14 @@ def _check(state: dict[str, Any], n_users: int, n_items: int) -> None:
         raise ValueError("n_learned and counts must be those of the learned lists")
 
 
-def _checked_lists(state: dict[str, Any], name: str, n_users: int, n_items: int) -> Ragged | None:
+def _checked_lists(
+    state: dict[str, Any], name: str, n_users: int, n_items: int, *, unique: bool = True
+) -> Ragged | None:
     if name not in state:
         return None
     if not isinstance(state[name], dict) or state[name].keys() != {"indptr", "indices"}:
         raise ValueError(f"{name} must be lists, got {type(state[name]).__name__}")
-    return _lists(state[name]).check(n_items, name, n_lists=n_users, unique=True)
+    return _lists(state[name]).check(n_items, name, n_lists=n_users, unique=unique)
 
 
 def _column(state: dict[str, Any], name: str, dtype: torch.dtype, n: int) -> Tensor:

@@ -22,6 +22,7 @@ from topshelf.settings import (
     DataSettings,
     NegativesSettings,
     RunConfig,
+    SequenceConfig,
     Settings,
     ThresholdSettings,
     TrainSettings,
@@ -35,6 +36,7 @@ __all__ = [
     "DataSettings",
     "NegativesSettings",
     "RunConfig",
+    "SequenceConfig",
     "ThresholdSettings",
     "TrainSettings",
 ]

@@ -24,7 +24,7 @@ from topshelf.cli.options import (
 from topshelf.errors import ConfigError, one_of
 
 if TYPE_CHECKING:
-    from topshelf.config import DataSettings
+    from topshelf.settings import DataSettings, SequenceDataSettings
     from topshelf.evaluation import Evaluation
     from topshelf.recommender import Recommender
     from topshelf.training import Fitted
@@ -115,7 +115,9 @@ def recommend(
     run: RunPath,
     columns: IdColumns,
     user: Annotated[list[str] | None, option("User id. Repeatable.")] = None,
-    items: Annotated[str | None, option("Items of a user who is not in the data, such as 3,7,12.")] = None,
+    items: Annotated[
+        str | None, option("Items of a user who is not in the data, such as 3,7,12; oldest first.")
+    ] = None,
     new: Annotated[Path | None, option("File of interactions since training, of known and new users.")] = None,
     k: Annotated[int | None, option("List length; default: the run's K.")] = None,
     keep_seen: Annotated[bool, option("Include items that the user already has.", "--keep-seen")] = False,
@@ -155,14 +157,15 @@ def recommend(
     from topshelf.recommender import Recommender
 
     recommender = Recommender.load(run)
+    filter_seen = False if keep_seen else None
     if new is not None:
-        table = recommender.recommend_new(_histories(recommender, new, columns), k, filter_seen=not keep_seen)
+        table = recommender.recommend_new(_histories(recommender, new, columns), k, filter_seen=filter_seen)
     elif items is not None:
         has = [item.strip() for item in items.split(",") if item.strip()]
-        table = recommender.recommend_new([has], k, filter_seen=not keep_seen)
+        table = recommender.recommend_new([has], k, filter_seen=filter_seen)
         table = table.with_columns(pl.lit("new").alias("user"))
     else:
-        table = recommender.recommend(show.ids(recommender, user), k, filter_seen=not keep_seen)
+        table = recommender.recommend(show.ids(recommender, user), k, filter_seen=filter_seen)
     show.recommendations(table, out)
 
 
@@ -259,15 +262,22 @@ def _histories(recommender: Recommender, path: Path, columns: IdColumns) -> dict
     return histories
 
 
-def _read_histories(path: Path, settings: DataSettings) -> dict[Any, list[Any]]:
-    """The items per user; those rated below the run's min_rating do not count."""
+def _read_histories(path: Path, settings: DataSettings | SequenceDataSettings) -> dict[Any, list[Any]]:
+    """The items per user, in order if the run's are; those rated below the run's min_rating do not count."""
     import polars as pl
 
     from topshelf.data import read
+    from topshelf.data.readers import are_user_lines, read_user_lines
 
-    least = settings.min_rating
+    least, order = settings.min_rating, getattr(settings, "order", None)
     weight = "none" if least is None else settings.weight
-    table = read(path, user=settings.user, item=settings.item, weight=weight, timestamp="none")
+    if order is not None and are_user_lines(path):
+        table = read_user_lines(path).frame
+    else:
+        time = settings.timestamp if order == "time" else "none"
+        table = read(path, user=settings.user, item=settings.item, weight=weight, timestamp=time, dates=settings.dates)
+    if "timestamp" in table.columns:
+        table = table.sort("timestamp", maintain_order=True)
     is_taken = pl.col("weight") >= least if "weight" in table.columns else pl.lit(True)
     return dict(table.group_by("user", maintain_order=True).agg(pl.col("item").filter(is_taken)).iter_rows())
 

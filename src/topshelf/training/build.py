@@ -107,7 +107,7 @@ def _spelled_out(config: CatalogueConfig, loss: Loss) -> NegativesSettings:
 def components(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Sections of a config as plain values; classes and instances in them become names and settings."""
     kinds: dict[str, tuple[str, Mapping[str, type[Any]], type[Any]]] = {
-        "model": ("name", {**MODELS, **_MADE_OF_RUNS}, Model),
+        "model": ("name", {**SEQUENCE_MODELS, **MODELS, **_MADE_OF_RUNS}, Model),
         "loss": ("name", LOSSES, Loss),
         "negatives": ("kind", NEGATIVES, Negatives),
         "threshold": ("estimator", ESTIMATORS, Estimator),
