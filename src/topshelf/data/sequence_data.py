@@ -116,10 +116,14 @@ def cut(
     parts = split_sequences(
         data, kind=split, test_fraction=test_fraction, valid_fraction=valid_fraction, is_ordered=is_ordered
     )
-    fate = "left out" if split == "time" else "counted as misses"
-    said = [f"{count:,} {_SAID[key].format(fate)}" for key, count in parts.notes.items() if count]
-    notes = (*replace(data.notes, repeats=0).lines(), *said, *_about_repeats(parts, exclude_seen, targets))
+    left_out = [f"{count:,} {said(key, split)}" for key, count in parts.notes.items() if count]
+    notes = (*replace(data.notes, repeats=0).lines(), *left_out, *_about_repeats(parts, exclude_seen, targets))
     return SequenceData(name, parts if test else parts.without_test(), None, notes, exclude_seen, targets)
+
+
+def said(note: str, kind: str) -> str:
+    """What a note of a split counts."""
+    return _SAID.get(note, note).format("left out" if kind == "time" else "counted as misses")
 
 
 def _about_repeats(split: SequenceSplit, exclude_seen: bool, targets: Targets) -> list[str]:

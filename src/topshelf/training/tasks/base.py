@@ -100,6 +100,10 @@ class Task:
         """The content of a run's artifact; None for a task that has none."""
         return None
 
+    def describe(self, through: Through) -> list[str]:  # noqa: ARG002
+        """What the data are, in lines for people; ``through`` is what the model was trained on."""
+        return []
+
     def check(self, config: BaseConfig, name: str) -> None:
         """Refuse settings that do not fit the data called ``name``, before training begins."""
         if (n_items := self.n_items) is not None:

@@ -26,6 +26,11 @@ from topshelf.training.folder import RunFolder
 from topshelf.training.objective import Objective
 from topshelf.training.tasks.base import Part, Task
 
+NOTES = {
+    "dropped_test": "test interactions dropped, because their user or item is not in train",
+    "dropped_valid": "validation interactions dropped, because their user or item is not in train",
+}
+
 
 class InteractionsTask(Task):
     """Users and their items, ranked over the whole catalogue."""
@@ -120,6 +125,19 @@ class InteractionsTask(Task):
             dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
             return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
         return {**state, "learned": dict(vars(learned))}
+
+    def describe(self, through: Through) -> list[str]:
+        split = self.split
+        parts = ", ".join(f"{len(getattr(split, part)):,} {part}" for part in ("train", "valid", "test"))
+        lines = [f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}: {parts}"]
+        if split.kind == "ratio":
+            lines.append(
+                "the split is random, so the model may have seen a user's later choices; with timestamps, split by time"
+            )
+        lines += [f"{NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
+        if n_new := int((split.seen(through).counts == 0).sum()):
+            lines.append(f"users without training interactions, who get the most popular items: {n_new:,}")
+        return lines
 
     def check(self, config: BaseConfig, name: str) -> None:
         super().check(config, name)

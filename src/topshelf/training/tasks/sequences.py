@@ -7,11 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from topshelf.config import BaseConfig, SequenceConfig
 from topshelf.data import Events, IdMap
-from topshelf.data.sequence_data import SequenceData, load_sequences
+from topshelf.data.sequence_data import SequenceData, load_sequences, said
 from topshelf.data.sequence_split import TARGETS, SequenceSplit, as_sets
 from topshelf.data.splits import Through
 from topshelf.errors import CheckpointError, DataError, one_of
@@ -21,7 +23,6 @@ from topshelf.models import Model
 from topshelf.models.sequence import SequenceModel
 from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import ragged_from_pairs
-from topshelf.settings import SequenceConfig
 from topshelf.training import checkpoint
 from topshelf.training.build import build_objective
 from topshelf.training.folder import RunFolder
@@ -156,6 +157,24 @@ class SequencesTask(Task):
             dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
             return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
         return {**state, "learned": dict(vars(learned))}
+
+    def describe(self, through: Through) -> list[str]:  # noqa: ARG002
+        split, ends = self.split, (self.split.train_end, self.split.valid_end, np.diff(self.split.events.indptr))
+        parts = zip(("train", "valid", "test"), np.diff([0, *(int(end.sum()) for end in ends)]), strict=True)
+        counts = ", ".join(f"{n:,} {part}" for part, n in parts)
+        return [
+            f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}, events: {counts}",
+            *(f"{count:,} {said(note, split.kind)}" for note, count in split.notes.items() if count),
+        ]
+
+    def check(self, config: BaseConfig, name: str) -> None:
+        super().check(config, name)
+        for part in ("valid", "test"):
+            if not self.has(part):
+                raise DataError(
+                    f"the {part} part of the {self.split.kind} split is empty: no user has held-out events after others "
+                    "of train. Use more data, or another data.split"
+                )
 
 
 def _data_of(state: dict[str, Any], users: IdMap, items: IdMap, titles: list[str] | None) -> SequenceData:
