@@ -22,7 +22,7 @@ from topshelf.data import IdMap
 from topshelf.data.ids import UNKNOWN
 from topshelf.errors import CheckpointError, DataError, at_least, whole
 from topshelf.models import Model
-from topshelf.queries import Context, EventLists, QuerySet
+from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import Queries, top_k
 from topshelf.training import Fitted, load
@@ -99,8 +99,8 @@ class Artifact:
             if any(":" in name for setting, name in class_names(config).items() if setting.startswith("model.")):
                 return load(path).model  # a class of another package may need anything of the data
             model = load_model(folder, config, len(users), len(items))
-            if "learned" in state:
-                model.attach(_context(state, model.n_items))
+            if "learned" in state and "sequences" not in state:
+                model.attach(Context(_lists(state["learned"]), model.n_items))
             return model
 
         return cls._from(state, config, users, items, titles, encoder)
@@ -143,8 +143,18 @@ class Artifact:
             queries = queries if queries.is_all else QuerySet(rows=queries.rows.clamp(min=0))
             if "queries" in self._stored:
                 return queries.take(self._stored["queries"])
+            queries = self._as_read(queries)
         self.model.check_takes(queries.kind)
         return self.model.encode_queries(queries)
+
+    def _as_read(self, queries: QuerySet) -> QuerySet:
+        """Known users of a run of sequences as what they have; of other runs as they are."""
+        if self.sequences is None or not {"sequence", "history"} & self.model.takes:
+            return queries
+        rows = queries.known_rows()
+        if "sequence" in self.model.takes:
+            return QuerySet(sequence=self.sequences.select(rows))
+        return QuerySet(history=self.seen.select(rows))
 
     def rank(
         self,
@@ -232,13 +242,6 @@ class Artifact:
             return (queries.rows >= 0) & (n[queries.rows.clamp(min=0)] > 0)
         lists = queries.history if queries.history is not None else queries.sequence
         return torch.ones(len(queries), dtype=torch.bool) if lists is None else lists.counts > 0
-
-
-def _context(state: dict[str, Any], n_items: int) -> Context:
-    """What a model is given that makes vectors of known users by itself; of sequences, all that they have."""
-    if "sequences" not in state:
-        return Context(_lists(state["learned"]), n_items)
-    return Context(_lists(state["seen"]), n_items, lambda: EventLists(_lists(state["sequences"]), None))
 
 
 def _lists(state: dict[str, Tensor]) -> Ragged:

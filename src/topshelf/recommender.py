@@ -33,9 +33,10 @@ class Recommender:
     ['user', 'rank', 'item', 'score']
 
     ``model`` and ``loss`` are names, settings such as ``loss={"name": "slatk", "tau": 0.1}``, or your own classes and
-    instances; a name may be ``"package.module:Class"``. Without ``model`` it is mf, or sasrec for sequences. Of an instance only the class and settings are used. ``more``
-    are the other sections of the run's config, such as ``train={"epochs": 50}``; ``negatives`` and ``threshold`` may
-    be classes or instances too. ``task="sequences"`` recommends next items: what comes after a user's items.
+    instances; a name may be ``"package.module:Class"``. Of an instance only the class and settings are used. The model
+    is mf by default, and sasrec with ``task="sequences"``, which recommends next items: what comes after a user's items
+    in order. ``more`` are the other sections of the run's config, such as ``train={"epochs": 50}``; ``negatives`` and
+    ``threshold`` may be classes or instances too.
     """
 
     def __init__(

@@ -227,6 +227,19 @@ class SequenceThresholdSettings(ThresholdSettings):
     """What has a threshold: each position, each user (the mean of its positions), or the step's own positions."""
 
 
+class SequenceTrainSettings(TrainSettings):
+    epochs: int = Field(100, ge=1)
+    """Maximum number of epochs."""
+    batch_size: int = Field(128, ge=1)
+    """Sequences per batch; of models that see a user's items as a set, users."""
+    learning_rate: float = Field(0.001, gt=0)
+    """Adam's learning rate."""
+    validate_every: int = Field(2, ge=1)
+    """Epochs between two validations."""
+    patience: int = Field(5, ge=0)
+    """Stop after this many validations without a better NDCG@K; 0: never."""
+
+
 class SequenceEvaluateSettings(CutoffSettings):
     protocol: Literal["next-item"] = "next-item"
     """The next item, ranked over the whole catalogue; data.exclude_seen says what is left out."""
@@ -243,7 +256,7 @@ class SequenceConfig(CatalogueConfig):
     model: Component = Component(name="sasrec")
     loss: Component = Component(name="slatk")
     threshold: SequenceThresholdSettings = SequenceThresholdSettings()
-    train: TrainSettings = TrainSettings(batch_size=128, learning_rate=0.001)
+    train: SequenceTrainSettings = SequenceTrainSettings()
     evaluate: SequenceEvaluateSettings = SequenceEvaluateSettings()
 
 

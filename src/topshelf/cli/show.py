@@ -35,8 +35,8 @@ def run(fitted: Fitted, out: Path) -> None:
         lines.append(f"best epoch {fitted.best_epoch}, trained in {fitted.seconds:.1f} s")
     if config.train.refit == "all" and fitted.is_finished:
         lines.append(
-            "these metrics are of the model before it was refitted on everything; the saved model was trained on all of "
-            "the data"
+            "these metrics are of the model before it was refitted on everything; the saved model was trained on all "
+            "of the data"
         )
     lines.append(f"kept in {out}; recommend: topshelf recommend {out} --user ID{allow_options(config)}")
     for line in lines:

@@ -117,7 +117,11 @@ def cut(
         data, kind=split, test_fraction=test_fraction, valid_fraction=valid_fraction, is_ordered=is_ordered
     )
     left_out = [f"{count:,} {said(key, split)}" for key, count in parts.notes.items() if count]
-    notes = (*replace(data.notes, repeats=0).lines(), *left_out, *_about_repeats(parts, exclude_seen, targets))
+    notes = (
+        *replace(data.notes, repeats=0).lines(),
+        *left_out,
+        *_about_repeats(parts, exclude_seen, targets, "test" if test else "valid"),
+    )
     return SequenceData(name, parts if test else parts.without_test(), None, notes, exclude_seen, targets)
 
 
@@ -126,13 +130,15 @@ def said(note: str, kind: str) -> str:
     return _SAID.get(note, note).format("left out" if kind == "time" else "counted as misses")
 
 
-def _about_repeats(split: SequenceSplit, exclude_seen: bool, targets: Targets) -> list[str]:
-    asked = split.asked("test", targets)
+def _about_repeats(
+    split: SequenceSplit, exclude_seen: bool, targets: Targets, part: Literal["valid", "test"]
+) -> list[str]:
+    asked = split.asked(part, targets)
     n_repeats, n = int(split.is_repeat(asked).sum()), len(asked.rows)
     if not exclude_seen or not n_repeats:
         return []
     return [
-        f"{n_repeats:,} of {n:,} test events are of items that the user had before. Lists leave those out "
+        f"{n_repeats:,} of {n:,} {part} events are of items that the user had before. Lists leave those out "
         "(data.exclude_seen), so they count as misses; set data.exclude_seen = false to recommend items again"
     ]
 
@@ -143,7 +149,13 @@ def _read(path: Path, format: Format, columns: Columns) -> tuple[Table, bool]:
     if format == "auto":
         is_lines = are_user_lines(path, columns)
     if not is_lines:
-        return read_table(path, columns), False
+        try:
+            return read_table(path, columns), False
+        except DataError as error:
+            if format == "table":
+                raise
+            hint = "If each line is a user and then its items, oldest first, set data.format = 'lines'"
+            raise DataError(f"{error} {hint}") from None
     given: dict[str, Any] = {name: value for name, value in columns._asdict().items() if value is not None}
     if given:
         raise DataError(f"{path} has one user per line and no columns, got {given}; leave them out")

@@ -30,7 +30,7 @@ from topshelf.config import BaseConfig, class_names, edits, make_config, read_co
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning, one_of
 from topshelf.registry import check_allowed
 from topshelf.tuning.ranges import Choice, Interval, Range, Space, assigned, default_ranges, is_closed_form, space
-from topshelf.tuning.runner import Parts
+from topshelf.tuning.runner import Parts, SequenceParts, read_parts
 
 SAMPLERS = ("tpe", "grid")
 FORMAT = 2  # format 1 had no checksums, no id and no budget
@@ -128,7 +128,15 @@ class StudyFolder:
         with files.new_folder(self.path) as fresh:
             yield StudyFolder(fresh)
 
-    def fill(self, definition: Definition, parts: Parts, *, study: str, trials: int, storage: str | None) -> None:
+    def fill(
+        self,
+        definition: Definition,
+        parts: Parts | SequenceParts,
+        *,
+        study: str,
+        trials: int,
+        storage: str | None,
+    ) -> None:
         """Write the definition and the data. ``study`` is the id, which the database holds too."""
         parts.save(self.parts)
         text = to_toml(definition.config)
@@ -172,7 +180,7 @@ class StudyFolder:
             )
         return definition
 
-    def load_parts(self) -> Parts:
+    def load_parts(self) -> Parts | SequenceParts:
         """The data that the study began with, checked."""
         checksum = self.content().get("parts_sha256")
         if not self.parts.is_file():
@@ -182,7 +190,7 @@ class StudyFolder:
                 f"{self.parts} is damaged or of another study: its checksum is not the one in {self.definition.name}. "
                 "Restore it from a copy"
             )
-        return Parts.load(self.parts)
+        return read_parts(self.parts)
 
     def save_best(self, config: BaseConfig) -> None:
         files.write_text(self.best, to_toml(config))

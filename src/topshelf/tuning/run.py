@@ -16,7 +16,7 @@ from topshelf.tuning.folder import Definition, StudyFolder
 from topshelf.tuning.outcome import Tuned
 from topshelf.tuning.page import write
 from topshelf.tuning.ranges import space
-from topshelf.tuning.runner import Parts, Runner, load_parts
+from topshelf.tuning.runner import Parts, Runner, SequenceParts, load_parts, parts_of
 from topshelf.tuning.storage import check_database, check_url, folder_url, open_study, shown
 from topshelf.tuning.study import Worker
 
@@ -48,7 +48,7 @@ def tune(
     if folder is not None:
         folder.check(definition)
     if dataset is not None:
-        parts = Parts.of(dataset)
+        parts = parts_of(dataset)
     else:
         parts = folder.load_parts() if folder is not None and folder.exists else load_parts(config)
     return _work(definition, parts, folder, storage, trials=trials, timeout=timeout, quiet=quiet)
@@ -73,7 +73,7 @@ def resume(
 
 def _work(
     definition: Definition,
-    parts: Parts,
+    parts: Parts | SequenceParts,
     folder: StudyFolder | None,
     storage: str | None,
     *,
@@ -123,7 +123,13 @@ def _run(worker: Worker, folder: StudyFolder | None) -> Tuned:
     return outcome
 
 
-def _begin(folder: StudyFolder, definition: Definition, parts: Parts, storage: str | None, trials: int | None) -> None:
+def _begin(
+    folder: StudyFolder,
+    definition: Definition,
+    parts: Parts | SequenceParts,
+    storage: str | None,
+    trials: int | None,
+) -> None:
     """Make the folder with everything in it, the budget included. If another process was faster, join its study."""
     identity = secrets.token_hex(8)
     try:

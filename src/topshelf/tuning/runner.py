@@ -15,15 +15,16 @@ import torch
 from topshelf.config import BaseConfig
 from topshelf.data import Dataset, IdMap, Split
 from topshelf.data.memory import available
+from topshelf.data.sequence_data import SequenceData
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError, at_most
 from topshelf.models import Model
 from topshelf.training import checkpoint, load_dataset
 from topshelf.training.folder import part_of, part_state
 from topshelf.training.tasks import InteractionsTask, Task, check_device
 from topshelf.training.trainer import Interrupted, Trainer, Watcher
+from topshelf.tuning.sequence_parts import SequenceParts, checked_size
 
 _PARTS = ("train", "valid")
-_MAX_SIZE = 2**31  # more users or items than any table of vectors holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,9 @@ class Parts:
     def n_items(self) -> int:
         return self.split.n_items
 
+    def task(self, device: str) -> Task:
+        return InteractionsTask(self.split, device)
+
     @classmethod
     def of(cls, dataset: Dataset) -> Parts:
         """The parts of a split; its test part is not read."""
@@ -49,11 +53,10 @@ class Parts:
         return cls(dataset.name, Split(split.train, split.valid, split.train.none(), split.kind))
 
     @classmethod
-    def load(cls, path: Path) -> Parts:
-        """Read what :meth:`save` wrote, and check it: every index may reach compiled code."""
-        state = checkpoint.load(path)
+    def read(cls, state: dict[str, Any], path: Path) -> Parts:
+        """What :meth:`save` wrote, checked: every index may reach compiled code."""
         try:
-            sizes = [_size(name, state[name]) for name in ("n_users", "n_items")]
+            sizes = [checked_size(name, state[name]) for name in ("n_users", "n_items")]
             if 8 * sum(sizes) > available():  # before ids are made for them
                 raise DataError(f"{sizes[0]} users and {sizes[1]} items do not fit into memory")
             ids = [IdMap.range(size) for size in sizes]
@@ -78,15 +81,20 @@ class Parts:
         return f"{total:08x}"
 
 
-def _size(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MAX_SIZE:
-        raise ValueError(f"{name} must be a whole number from 1 to {_MAX_SIZE - 1}, got {value!r}")
-    return value
+def parts_of(dataset: Any) -> Parts | SequenceParts:
+    """The parts of data of any task that can be tuned; the test part is not read."""
+    return SequenceParts.of(dataset) if isinstance(dataset, SequenceData) else Parts.of(dataset)
 
 
-def load_parts(config: BaseConfig) -> Parts:
+def load_parts(config: BaseConfig) -> Parts | SequenceParts:
     """The parts of the config's data source; the file of a test part is not opened."""
-    return Parts.of(load_dataset(config, test=False))
+    return parts_of(load_dataset(config, test=False))
+
+
+def read_parts(path: Path) -> Parts | SequenceParts:
+    """Read the parts of a study, and check them."""
+    state = checkpoint.load(path)
+    return SequenceParts.read(state, path) if state.get("task") == "sequences" else Parts.read(state, path)
 
 
 @dataclass(frozen=True)
@@ -108,10 +116,10 @@ class Result:
 class Runner:
     """Runs configs on the same data, on one device."""
 
-    def __init__(self, parts: Parts, device: str = "cpu") -> None:
+    def __init__(self, parts: Parts | SequenceParts, device: str = "cpu") -> None:
         check_device(device)
         self.parts = parts
-        self.task: Task = InteractionsTask(parts.split, device)
+        self.task: Task = parts.task(device)
 
     def check(self, config: BaseConfig) -> None:
         """Refuse settings that do not fit the data, before anything is written."""

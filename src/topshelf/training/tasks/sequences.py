@@ -54,14 +54,9 @@ class SequencesTask(Task):
 
     @classmethod
     def save(cls, folder: RunFolder, data: SequenceData) -> Sequence[Path]:
-        split, path = data.split, folder.path / "sequences.safetensors"
-        arrays = {name: getattr(split.events, name) for name in ("indptr", "indices", "timestamp", "weight")}
-        arrays |= {name: getattr(split, name) for name in ("train_end", "valid_end", "left_out")}
-        state: dict[str, Any] = {name: None if x is None else torch.from_numpy(x.copy()) for name, x in arrays.items()}
-        state |= {"name": data.name, "kind": split.kind, "notes": dict(split.notes)}
-        state |= {"exclude_seen": data.exclude_seen, "targets": data.targets}
-        checkpoint.save(path, state)
-        return [path, *folder.save_ids(split.users, split.items, data.titles)]
+        path = folder.path / "sequences.safetensors"
+        checkpoint.save(path, state_of(data))
+        return [path, *folder.save_ids(data.split.users, data.split.items, data.titles)]
 
     @classmethod
     def read(cls, folder: RunFolder, config: SequenceConfig) -> SequenceData:  # noqa: ARG003
@@ -70,7 +65,7 @@ class SequencesTask(Task):
         state = checkpoint.load(path)
         users, items, titles = folder.load_ids()
         try:
-            return _data_of(state, users, items, titles)
+            return data_of(state, users, items, titles)
         except (KeyError, AttributeError, TypeError, ValueError, DataError) as error:
             raise CheckpointError(f"{folder.path} is damaged: its data do not fit together: {error}") from None
 
@@ -172,13 +167,23 @@ class SequencesTask(Task):
         for part in ("valid", "test"):
             if not self.has(part):
                 raise DataError(
-                    f"the {part} part of the {self.split.kind} split is empty: no user has held-out events after others "
-                    "of train. Use more data, or another data.split"
+                    f"the {part} part of the {self.split.kind} split is empty: no user has held-out events after "
+                    "others. Use more data, or another data.split"
                 )
 
 
-def _data_of(state: dict[str, Any], users: IdMap, items: IdMap, titles: list[str] | None) -> SequenceData:
-    """What :meth:`SequencesTask.save` wrote, checked."""
+def state_of(data: SequenceData) -> dict[str, Any]:
+    """Events and cuts, as a file keeps them."""
+    split = data.split
+    arrays = {name: getattr(split.events, name) for name in ("indptr", "indices", "timestamp", "weight")}
+    arrays |= {name: getattr(split, name) for name in ("train_end", "valid_end", "left_out")}
+    state: dict[str, Any] = {name: None if x is None else torch.from_numpy(x.copy()) for name, x in arrays.items()}
+    state |= {"name": data.name, "kind": split.kind, "notes": dict(split.notes)}
+    return state | {"exclude_seen": data.exclude_seen, "targets": data.targets}
+
+
+def data_of(state: dict[str, Any], users: IdMap, items: IdMap, titles: list[str] | None) -> SequenceData:
+    """What :func:`state_of` made, from a file: checked."""
     columns = ("indptr", "indices", "timestamp", "weight")
     arrays: dict[str, Any] = {name: None if state[name] is None else state[name].numpy() for name in columns}
     cuts = {name: state[name].numpy() for name in ("train_end", "valid_end", "left_out")}
