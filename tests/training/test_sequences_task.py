@@ -347,8 +347,8 @@ def test_what_is_left_out_is_said(tmp_path):
         fit(chosen)
     notes = [str(one.message) for one in said if issubclass(one.category, TopshelfWarning)]
     assert notes[0].startswith("1 users with fewer than 3 events, who are in train whole")
-    assert notes[1].startswith("1 users with a single event in train")
-    assert notes[2].startswith("2 held-out events of items that train does not know, which are counted as misses")
+    assert notes[1].startswith("2 users with a single event in train")
+    assert notes[2].startswith("3 held-out events of items that train does not know, which are counted as misses")
 
 
 @pytest.mark.parametrize("name", ["indices", "train_end", "valid_end", "left_out", "notes", "targets", "exclude_seen"])
