@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from topshelf.errors import at_least
-from topshelf.errors import positive as positive_number
+from topshelf.errors import at_least, positive
 from topshelf.losses.base import (
     FOR_COSINES,
     TEMPERATURES,
@@ -92,9 +91,9 @@ class AdvInfoNCE(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.tau = positive_number("tau", tau)
-        self.negative_weight = positive_number("negative_weight", negative_weight)
-        self.adversary_rate = positive_number("adversary_rate", adversary_rate)
+        self.tau = positive("tau", tau)
+        self.negative_weight = positive("negative_weight", negative_weight)
+        self.adversary_rate = self.own_rate = positive("adversary_rate", adversary_rate)
         self.every = at_least("every", every, 2)  # at 1 the model would never be trained
         self.turn: Literal["both", "adversary", "model"] = "both"
         dim = at_least("adversary_dim", adversary_dim, 1)
@@ -106,9 +105,6 @@ class AdvInfoNCE(Loss):
 
     def begin_epoch(self, epoch: int) -> None:
         self.turn = "adversary" if epoch % self.every == 0 else "model"
-
-    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:  # noqa: ARG002
-        return super().parameter_groups(self.adversary_rate)
 
     def hardness(self, query: Tensor, negative_item: Tensor) -> Tensor:
         """Cosines of the adversary's vectors: query (Q,) and negative_item (N,) or (Q, N) to (Q, N)."""

@@ -115,6 +115,7 @@ class Loss(ModuleForm, Recorded, Tables):
     - ``defaults``: what a run uses where its settings leave the choice open;
     - ``pair_copies``: how many tables of (P, N) floats the loss and its backward pass hold at once, for the memory
       check;
+    - ``own_rate``: the learning rate of its parameters, where it is not the model's;
     - ``each``: the loss of every positive, where it is more than a call of the formula.
 
     Constructor arguments come in one order: sizes (``n_queries``, ``n_items``, ``n_positives``, filled in by the
@@ -130,6 +131,7 @@ class Loss(ModuleForm, Recorded, Tables):
     threshold: Tensor
     defaults: ClassVar[Defaults] = Defaults()
     pair_copies: int = 12
+    own_rate: float | None = None
 
     def __init__(self, reduction: Reduction = "mean") -> None:
         super().__init__()
@@ -196,8 +198,8 @@ class Loss(ModuleForm, Recorded, Tables):
 
         Everything is to be *minimised*: what must be maximised has its gradient reversed (:func:`ascending`).
         """
-        parameters = list(self.parameters())
-        return [{"params": parameters, "lr": learning_rate, "weight_decay": 0.0}] if parameters else []
+        parameters, rate = list(self.parameters()), learning_rate if self.own_rate is None else self.own_rate
+        return [{"params": parameters, "lr": rate, "weight_decay": 0.0}] if parameters else []
 
 
 def ascending(value: Tensor) -> Tensor:

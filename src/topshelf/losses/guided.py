@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from topshelf.errors import at_least
-from topshelf.errors import positive as positive_number
+from topshelf.errors import at_least, positive
 from topshelf.losses.base import (
     Defaults,
     Loss,
@@ -112,11 +109,8 @@ class GuidedRec(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.tau = positive_number("tau", tau)
+        self.tau = positive("tau", tau)
         self.guidance = at_least("guidance", guidance, 0.0)
         self.surrogate = Surrogate(at_least("hidden", hidden, 1))
         self.pair_copies = 12 + 6 * hidden  # the network sees (P, N, hidden)
-        self.surrogate_rate = positive_number("surrogate_rate", surrogate_rate)
-
-    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:  # noqa: ARG002
-        return super().parameter_groups(self.surrogate_rate)
+        self.surrogate_rate = self.own_rate = positive("surrogate_rate", surrogate_rate)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from topshelf.errors import at_most, one_of
-from topshelf.errors import positive as positive_number
+from topshelf.errors import at_most, one_of, positive
 from topshelf.losses.base import (
     FOR_COSINES,
     Extras,
@@ -137,18 +136,15 @@ class LLPAUC(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.alpha = at_most("alpha", positive_number("alpha", alpha), 1.0)
-        self.beta = at_most("beta", positive_number("beta", beta), 1.0)
+        self.alpha = at_most("alpha", positive("alpha", alpha), 1.0)
+        self.beta = at_most("beta", positive("beta", beta), 1.0)
         self.link: Link = one_of("link", link, LINKS)
-        self.sharpness = positive_number("sharpness", sharpness)
-        self.saddle_rate = positive_number("saddle_rate", saddle_rate)
+        self.sharpness = positive("sharpness", sharpness)
+        self.saddle_rate = self.own_rate = positive("saddle_rate", saddle_rate)
         self.a, self.b = _number(0.5), _number(0.5)
         self.gamma, self.theta_a, self.theta_b = _number(0.0), _number(0.0), _number(0.0)
         self.s_plus = _number(1 - _log_odds(self.alpha) / self.sharpness)
         self.s_minus = _number(1 - _log_odds(self.beta) / self.sharpness)
-
-    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:  # noqa: ARG002
-        return super().parameter_groups(self.saddle_rate)
 
     def saddle(self) -> Saddle:
         """The seven numbers within their sets; in training mode the parameters themselves are clamped."""

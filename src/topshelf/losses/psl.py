@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.errors import one_of
-from topshelf.errors import positive as positive_number
+from topshelf.errors import one_of, positive
 from topshelf.losses.base import (
     FOR_COSINES,
     Defaults,
@@ -99,7 +98,7 @@ class PSL(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.tau = positive_number("tau", tau)
+        self.tau = positive("tau", tau)
         self.activation: PairActivation = one_of("activation", activation, PAIR_ACTIVATIONS)
         self.method: PairMethod = one_of("method", method, PAIR_METHODS)
         self.scope = "positive" if method == "sum" else "batch"

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from topshelf.errors import at_least, at_most, one_of
-from topshelf.errors import positive as positive_number
+from topshelf.errors import at_least, at_most, one_of, positive
 from topshelf.losses.base import (
     FOR_COSINES,
     GAMMAS,
@@ -159,7 +158,7 @@ class SONG(Loss):
         super().__init__(reduction)
         self.n_items = at_least("n_items", n_items, 1)
         self.rank: Rank = one_of("rank", rank, RANKS)
-        self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
+        self.gamma = at_most("gamma", positive("gamma", gamma), 1.0)
         self.register_table("g", n_positives, fill=_UNSEEN, index="pair")
 
     def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
@@ -200,7 +199,7 @@ class SONGAtK(SONG):
     ) -> None:
         super().__init__(n_items=n_items, n_positives=n_positives, gamma=gamma, rank=rank, reduction=reduction)
         self.k = at_least("k", k, 1)
-        self.eta = positive_number("eta", eta)
+        self.eta = positive("eta", eta)
         self.form: SongForm = one_of("form", form, SONG_FORMS)
         self.register_table("threshold", n_queries)
 

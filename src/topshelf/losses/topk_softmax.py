@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.errors import ConfigError, at_least, one_of
-from topshelf.errors import positive as positive_number
+from topshelf.errors import ConfigError, at_least, one_of, positive
 from topshelf.losses.base import (
     FOR_COSINES,
     TEMPERATURES,
@@ -163,8 +162,8 @@ class SLatK(Loss):
     ) -> None:
         super().__init__(reduction)
         self.k = at_least("k", k, 1)
-        self.tau = positive_number("tau", tau)
-        self.tau_weight = positive_number("tau_weight", tau_weight)
+        self.tau = positive("tau", tau)
+        self.tau_weight = positive("tau_weight", tau_weight)
         self.weight: Activation = one_of("weight", weight, ACTIVATIONS)
         self.distance: Activation = one_of("distance", distance, ACTIVATIONS)
         self.detach_weight = detach_weight
