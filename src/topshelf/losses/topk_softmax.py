@@ -84,7 +84,10 @@ def slatk_loss(
     if keep_hits:
         if given_owner is None:
             raise ConfigError("keep_hits needs all positives of each query: pass owner (P,), got none")
-        rivals = _has_rivals(negative, mask, log_q, log_partition)
+        if negative is not None:
+            rivals = negative_weights(negative, mask, log_q).sum(1) > 0
+        else:
+            rivals = partition_of(None, log_partition, tau, mask, log_q) != -torch.inf
         kept = _with_hits(weights * losses, positive, threshold, owner)
         return zero_unless(rivals[owner], kept)
     return weights * losses
@@ -105,16 +108,6 @@ def _sigmoid_distance(
     wide = [None if x is None else x.expand(negative.shape)[owner] for x in (mask, log_q)]
     total = partition_of(F.logsigmoid(above), None, 1.0, *wide)  # (P,)
     return zero_unless(total != -torch.inf, total.masked_fill(total == -torch.inf, 0.0))
-
-
-def _has_rivals(
-    negative: Tensor | None, mask: Tensor | None, log_q: Tensor | None, log_partition: Tensor | None
-) -> Tensor:
-    """Whether each query has a negative that counts, (Q,)."""
-    if log_partition is not None:
-        return log_partition != -torch.inf
-    assert negative is not None
-    return negative_weights(negative, mask, log_q).sum(1) > 0
 
 
 def _with_hits(losses: Tensor, positive: Tensor, threshold: Tensor, owner: Tensor) -> Tensor:
