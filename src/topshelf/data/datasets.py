@@ -225,7 +225,6 @@ def load_split(
     left unread, and its file need not be there.
     """
     one_of("split", split, KINDS)
-    at_least("noise", noise, 0.0)
     loaded = read_source(source, separator=separator, min_rating=min_rating, core=core, test=test, **columns)
     settings: dict[str, Any] = {
         "split": split,
@@ -265,7 +264,6 @@ def split_interactions(
     ``split_seed`` draws the test part, ``seed`` the validation part and the noise. ``below`` is what
     :func:`prepare` has put aside.
     """
-    at_least("noise", noise, 0.0)
     parts = make_split(
         interactions,
         kind=split,
@@ -280,7 +278,7 @@ def split_interactions(
 
 
 def _noisy(split: Split, noise: float, seed: int) -> Split:
-    if not noise:
+    if not at_least("noise", noise, 0.0):
         return split
     held_out = concatenate(split.valid, split.test, split.left_out)
     train = add_false_positives(split.train, noise, seed, exclude=held_out)

@@ -17,11 +17,10 @@ from topshelf.losses.base import (
     Loss,
     Reduction,
     ascending,
-    owners,
     sampled_log_partition,
     widened,
-    zero_unless,
 )
+from topshelf.losses.softmax import sampled_softmax_loss
 
 # Only directions enter the hardness; the length decides how far a step of adversary_rate turns a vector.
 _START_DEVIATION = 0.1
@@ -57,10 +56,7 @@ def advinfonce_loss(
     shift = torch.where(log_n == -math.inf, torch.zeros_like(log_z), log_n - log_z)
     logits = widened(negative) / tau + hardness + shift.unsqueeze(1)
     partition = sampled_log_partition(logits, 1.0, mask, log_q) + math.log(negative_weight)
-    owner = owners(positive, partition.numel(), owner)
-    partition = partition.index_select(0, owner)  # (P,); its backward pass adds in a fixed order
-    finite = partition.masked_fill(partition == -math.inf, 0.0)
-    return zero_unless(partition != -math.inf, F.softplus(finite - widened(positive) / tau))
+    return sampled_softmax_loss(positive, None, owner, tau=tau, log_partition=partition)
 
 
 class AdvInfoNCE(Loss):

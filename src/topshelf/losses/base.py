@@ -249,6 +249,13 @@ def negative_weights(negative: Tensor, mask: Tensor | None, log_q: Tensor | None
     return weights if mask is None else weights.masked_fill(mask, 0.0)
 
 
+def counted(
+    positive: Tensor, negative: Tensor, owner: Tensor | None, mask: Tensor | None, log_q: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The query of each positive (P,), and the weight of each negative (Q, N)."""
+    return owners(positive, negative.size(0), owner), negative_weights(negative, mask, log_q)
+
+
 def mean_over(values: Tensor, weights: Tensor) -> Tensor:
     """Weighted mean over the last axis; 0 where all weights are 0."""
     total = weights.sum(-1)

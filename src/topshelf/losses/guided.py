@@ -8,16 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from topshelf.errors import at_least, positive
-from topshelf.losses.base import (
-    Defaults,
-    Loss,
-    Reduction,
-    mean_over,
-    negative_weights,
-    owners,
-    widened,
-    zero_unless,
-)
+from topshelf.losses.base import Defaults, Loss, Reduction, counted, mean_over, widened, zero_unless
 
 
 class Surrogate(nn.Module):
@@ -77,8 +68,8 @@ def guidedrec_loss(
         for every loss that samples; that costs O(PNh) with N = 1000.
     Relations: guidance 0 is binary cross-entropy.
     """
-    owner = owners(positive, negative.size(0), owner)
-    weights = negative_weights(negative, mask, log_q)[owner]  # (P, N)
+    owner, weights = counted(positive, negative, owner, mask, log_q)
+    weights = weights[owner]  # (P, N)
     up, down = widened(positive) / tau, F.embedding(owner, widened(negative) / tau)  # (P,), (P, N)
     losses = F.softplus(-up) + mean_over(F.softplus(down), weights)
     y_up, y_down = torch.sigmoid(up), torch.sigmoid(down)

@@ -15,15 +15,7 @@ from torch import Tensor
 
 from topshelf.errors import at_least, one_of, positive
 from topshelf.losses.base import FOR_DOT_PRODUCTS, Reduction, zero_unless
-from topshelf.losses.listwise import (
-    Lists,
-    ListwiseLoss,
-    differences,
-    gains_of,
-    lists_of,
-    ordered_pairs,
-    positives_of,
-)
+from topshelf.losses.listwise import Lists, ListwiseLoss, differences, gains_of, lists_of, ordered_pairs, positives_of
 
 ListwiseForm = Literal["original", "paper"]
 LISTWISE_FORMS = ("original", "paper")

@@ -16,9 +16,8 @@ from topshelf.losses.base import (
     Loss,
     Reduction,
     ascending,
+    counted,
     mean_over,
-    negative_weights,
-    owners,
     widened,
     zero_unless,
 )
@@ -89,12 +88,11 @@ def llpauc_loss(
         the margin doubled. In the code released with it γ and s_+ are minimised too, so it is no min-max.
     Relations: α = β = 1 and a large κ give the squared AUC loss of all pairs.
     """
-    owner = owners(positive, negative.size(0), owner)
+    owner, weights = counted(positive, negative, owner, mask, log_q)
     p, n = _linked(widened(positive), link), _linked(widened(negative), link)
     slope = 2 * (1 + saddle.gamma)
     gain = slope * p - (p - saddle.a).square() - saddle.s_plus  # (P,)
     cost = slope * n + (n - saddle.b).square() - saddle.s_minus  # (Q, N)
-    weights = negative_weights(negative, mask, log_q)
     of_negatives = mean_over(_smooth_hinge(cost, sharpness), weights) / beta  # (Q,)
     of_positives = -_smooth_hinge(gain, sharpness) / alpha
     levels = saddle.s_minus - saddle.s_plus - saddle.gamma.square()

@@ -10,16 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.errors import one_of, positive
-from topshelf.losses.base import (
-    FOR_COSINES,
-    Defaults,
-    Loss,
-    Reduction,
-    log_sum_exp,
-    margins,
-    owners,
-    zero_unless,
-)
+from topshelf.losses.base import FOR_COSINES, Defaults, Loss, Reduction, log_sum_exp, margins, owners, zero_unless
 
 PairActivation = Literal["tanh", "relu", "atan", "exponential"]
 PAIR_ACTIVATIONS = ("tanh", "relu", "atan", "exponential")

@@ -15,13 +15,14 @@ from topshelf.losses.base import (
     Extras,
     Loss,
     Reduction,
-    negative_weights,
+    counted,
+    mean_over,
     owners,
     widened,
     zero_unless,
 )
 from topshelf.losses.smooth_ranks import smooth_rank
-from topshelf.losses.state import first_rows, share_at_or_below
+from topshelf.losses.tables import first_rows
 
 SongForm = Literal["paper", "original"]
 SONG_FORMS = ("paper", "original")
@@ -43,10 +44,10 @@ def _song(
     log_q: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The losses (P,), and the moving averages after this step (P,)."""
-    owner = owners(positive, negative.size(0), owner)
+    owner, weights = counted(positive, negative, owner, mask, log_q)
     rank = smooth_rank(positive, negative, owner, n_items=n_items, query=query, mask=mask, log_q=log_q)
     rank = rank if form == "sum" else rank / n_items
-    rivals = (negative_weights(negative, mask, log_q).sum(1) > 0)[owner]
+    rivals = (weights.sum(1) > 0)[owner]
     with torch.no_grad():
         before = torch.full_like(rank, _UNSEEN) if average is None else average.to(rank.dtype)
         updated = torch.where(before < 0, rank, before + gamma * (rank - before))
@@ -215,8 +216,13 @@ class SONGAtK(SONG):
         self, threshold: Tensor, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras
     ) -> None:
         assert extras.query is not None
-        first, weights = first_rows(extras.query), negative_weights(negative, extras.mask, extras.log_q)
-        owner = owners(positive, negative.size(0), owner)
-        share = share_at_or_below(threshold, widened(positive), widened(negative), weights, owner, first, self.n_items)
+        first = first_rows(extras.query)
+        owner, weights = counted(positive, negative, owner, extras.mask, extras.log_q)
+        # The positives of all rows of a query count for it, each once; the negatives stand for all the rest.
+        row, zero = first[owner], torch.zeros_like(threshold)
+        below = (widened(positive) <= threshold[owner]).to(threshold.dtype)
+        n_positives, n_below = (zero.index_add(0, row, x)[first] for x in (torch.ones_like(below), below))
+        of_negatives = mean_over((widened(negative) <= threshold.unsqueeze(1)).to(weights.dtype), weights)
+        share = (n_below + (self.n_items - n_positives) * of_negatives) / self.n_items  # at or below the threshold
         step = self.eta * (share - max(0.0, 1 - self.k / self.n_items))
         self.write("threshold", extras.query, threshold - torch.where(weights.sum(1) > 0, step, 0.0))

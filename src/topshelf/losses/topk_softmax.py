@@ -25,7 +25,7 @@ from topshelf.losses.base import (
 )
 from topshelf.losses.checks import check_batch
 from topshelf.losses.softmax import partition_of, softmax_loss
-from topshelf.losses.state import first_rows
+from topshelf.losses.tables import first_rows
 from topshelf.thresholds import sampled_thresholds
 
 Activation = Literal["sigmoid", "exponential"]
