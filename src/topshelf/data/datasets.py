@@ -351,11 +351,8 @@ def fetch(name: str) -> Path:
         raise DataError(f"{name} is generated when it is used; there is nothing to fetch.")
     if path := local_file(name):
         return path
-
-    def check(path: Path) -> None:  # what a checksum would tell, where none is known
-        if info.sha256 is None:
-            _check_counts(info, read_given(path), path)
-
+    # What a checksum would tell, where none is known.
+    check = (lambda path: _check_counts(info, read_given(path), path)) if info.sha256 is None else None
     if name != "movielens-100k":
         return download(info.address, cache_folder() / f"{name}.zip", info.sha256, check=check)
     try:  # the registry first: its file also has the titles

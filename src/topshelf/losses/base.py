@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -85,6 +85,10 @@ class ModuleForm:
     ranges: ClassVar[SearchSpace]
     _arguments: ClassVar[tuple[str, ...]] = ()
 
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.reduction: Reduction = one_of("reduction", reduction, get_args(Reduction))
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "formula" in vars(cls):
@@ -132,10 +136,6 @@ class Loss(ModuleForm, Recorded, Tables):
     defaults: ClassVar[Defaults] = Defaults()
     pair_copies: int = 12
     own_rate: float | None = None
-
-    def __init__(self, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        self.reduction: Reduction = one_of("reduction", reduction, ("mean", "sum", "none"))
 
     def forward(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,6 @@ from topshelf.losses.base import FOR_DOT_PRODUCTS, Defaults, Loss, Reduction, co
 from topshelf.losses.ranks import ranks
 
 LambdaForm = Literal["paper", "released"]
-LAMBDA_FORMS = ("paper", "released")
 SAMPLED = Defaults(score="dot", negatives="per_query")  # of the -S forms
 
 
@@ -174,7 +173,7 @@ class LambdaLoss(LambdaRank):
 
     def __init__(self, *, form: LambdaForm = "paper", reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
-        self.form: LambdaForm = one_of("form", form, LAMBDA_FORMS)
+        self.form: LambdaForm = one_of("form", form, get_args(LambdaForm))
 
 
 class LambdaLossAtK(LambdaLoss):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,6 @@ from topshelf.losses.base import (
 )
 
 Link = Literal["half", "sigmoid", "none"]
-LINKS = ("half", "sigmoid", "none")
 
 _SETS = {
     "a": (0.0, 1.0),
@@ -136,7 +135,7 @@ class LLPAUC(Loss):
         super().__init__(reduction)
         self.alpha = at_most("alpha", positive("alpha", alpha), 1.0)
         self.beta = at_most("beta", positive("beta", beta), 1.0)
-        self.link: Link = one_of("link", link, LINKS)
+        self.link: Link = one_of("link", link, get_args(Link))
         self.sharpness = positive("sharpness", sharpness)
         self.saddle_rate = self.own_rate = positive("saddle_rate", saddle_rate)
         self.a, self.b = _number(0.5), _number(0.5)

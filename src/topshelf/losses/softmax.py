@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,6 @@ from topshelf.losses.base import (
 )
 
 Bilateral = Literal["each", "query"]
-BILATERALS = ("each", "query")
 
 
 def softmax_loss(
@@ -144,7 +143,7 @@ class BSL(Loss):
         super().__init__(reduction)
         self.tau1 = positive("tau1", tau1)
         self.tau2 = self.tau = positive("tau2", tau2)  # tau: the partition's
-        self.positives: Bilateral = one_of("positives", positives, BILATERALS)
+        self.positives: Bilateral = one_of("positives", positives, get_args(Bilateral))
         if positives == "query":
             self.needs, self.scope = (*self.needs, "whole_queries"), "query"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -25,9 +25,7 @@ from topshelf.losses.smooth_ranks import smooth_rank
 from topshelf.losses.tables import first_rows
 
 SongForm = Literal["paper", "original"]
-SONG_FORMS = ("paper", "original")
 Rank = Literal["sum", "mean"]
-RANKS = ("sum", "mean")
 _UNSEEN = -1.0  # a smooth rank is never negative
 
 
@@ -158,7 +156,7 @@ class SONG(Loss):
     ) -> None:
         super().__init__(reduction)
         self.n_items = at_least("n_items", n_items, 1)
-        self.rank: Rank = one_of("rank", rank, RANKS)
+        self.rank: Rank = one_of("rank", rank, get_args(Rank))
         self.gamma = at_most("gamma", positive("gamma", gamma), 1.0)
         self.register_table("g", n_positives, fill=_UNSEEN, index="pair")
 
@@ -201,7 +199,7 @@ class SONGAtK(SONG):
         super().__init__(n_items=n_items, n_positives=n_positives, gamma=gamma, rank=rank, reduction=reduction)
         self.k = at_least("k", k, 1)
         self.eta = positive("eta", eta)
-        self.form: SongForm = one_of("form", form, SONG_FORMS)
+        self.form: SongForm = one_of("form", form, get_args(SongForm))
         self.register_table("threshold", n_queries)
 
     def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:

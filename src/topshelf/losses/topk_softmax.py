@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,6 @@ from topshelf.losses.tables import first_rows
 from topshelf.thresholds import sampled_thresholds
 
 Activation = Literal["sigmoid", "exponential"]
-ACTIVATIONS = ("sigmoid", "exponential")
 
 # e^60 is 1e26: room for products and sums in float32. Only weight="exponential" can reach it.
 _MAX_EXPONENT = 60.0
@@ -157,8 +156,8 @@ class SLatK(Loss):
         self.k = at_least("k", k, 1)
         self.tau = positive("tau", tau)
         self.tau_weight = positive("tau_weight", tau_weight)
-        self.weight: Activation = one_of("weight", weight, ACTIVATIONS)
-        self.distance: Activation = one_of("distance", distance, ACTIVATIONS)
+        self.weight: Activation = one_of("weight", weight, get_args(Activation))
+        self.distance: Activation = one_of("distance", distance, get_args(Activation))
         self.detach_weight = detach_weight
         self.keep_hits = keep_hits
         self.keeps_thresholds = n_queries is not None

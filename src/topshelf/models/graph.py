@@ -98,16 +98,14 @@ class GraphModel(TableModel):
 
     def encode(self, queries: QuerySet) -> Tables:
         """One propagation for both."""
-        table, items = self.propagated()
-        return for_score(self.score, queries.take(table)), for_score(self.score, items)
+        return self.scored(queries, self.propagated())
+
+    def scored(self, queries: QuerySet, tables: Tables) -> Tables:
+        """The vectors of the queries and of all items, from the propagated tables."""
+        return for_score(self.score, queries.take(tables[0])), for_score(self.score, tables[1])
 
     def encode_batch(self, batch: Batch) -> Encoded:
-        return self.scored(batch, self.propagated())
-
-    def scored(self, batch: Batch, tables: Tables, auxiliary: Tensor | None = None) -> Encoded:
-        """The vectors of a step from the propagated tables."""
-        queries, items = (for_score(self.score, table) for table in (batch.queries.take(tables[0]), tables[1]))
-        return Encoded(queries, items, auxiliary)
+        return Encoded(*self.encode(batch.queries))
 
 
 def mean_tables(layers: list[Tables]) -> Tables:

@@ -98,7 +98,7 @@ class XSimGCL(ContrastModel):
         mean = mean_tables(layers[1:])
         view = mean if self.contrasted == "mean" else layers[-1]
         auxiliary = self.contrast(view, layers[self.contrast_layer], batch.query[batch.owner], batch.item)
-        return self.scored(batch, mean, auxiliary)
+        return Encoded(*self.scored(batch.queries, mean), auxiliary)
 
 
 class SimGCL(ContrastModel):
@@ -134,8 +134,9 @@ class SimGCL(ContrastModel):
 
     def encode_batch(self, batch: Batch) -> Encoded:
         first, second = (mean_tables(self.layers(self.noise)[1:]) for _ in range(2))
-        tables = self.propagated()
-        return self.scored(batch, tables, self.contrast(first, second, batch.query[batch.owner], batch.item))
+        tables = self.propagated()  # before the contrast: the order decides in which order gradients are added
+        auxiliary = self.contrast(first, second, batch.query[batch.owner], batch.item)
+        return Encoded(*self.scored(batch.queries, tables), auxiliary)
 
 
 class Contrast:
