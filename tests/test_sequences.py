@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 import torch
+import torch.nn.functional as F
 
 from command_line import run_topshelf
 from topshelf import Recommender
@@ -12,9 +13,12 @@ from topshelf.artifact import Artifact, _check
 from topshelf.config import make_config
 from topshelf.data import Dataset, Interactions, make_split
 from topshelf.errors import ConfigError, DataError
-from topshelf.models import EASE, MF, MODELS, Model, Popularity
+from topshelf.models import EASE, MF, MODELS, History, Model, Popularity
 from topshelf.models.describe import takes_new_users
+from topshelf.models.tables import for_score
+from topshelf.queries import Encoded
 from topshelf.ragged import Ragged
+from topshelf.testing import ModelContract
 from topshelf.training import fit
 
 N_ITEMS = 12
@@ -42,6 +46,35 @@ class NextItem(Model):
 
     def encode_items(self):
         return torch.eye(self.n_items)
+
+
+class Recent(History):
+    """A sum of item vectors in which the last item counts four times."""
+
+    takes = frozenset({"rows", "sequence"})
+    events: Ragged
+
+    def attach(self, context):
+        self.events = context.events.items
+
+    def encode_queries(self, queries):
+        lists = self.events.select(queries.rows) if queries.sequence is None else queries.sequence
+        weight = torch.ones(lists.indices.numel(), 1)
+        weight[lists.indptr[1:][lists.counts > 0] - 1] = 4.0
+        sums = torch.zeros(len(lists), self.history_vectors.size(1))
+        return for_score(
+            self.score, sums.index_add(0, lists.owner(), weight * F.embedding(lists.indices, self.history_vectors))
+        )
+
+    def encode_batch(self, batch):
+        return Encoded(self.encode_queries(batch.queries), self.encode_items())
+
+
+class TestRecent(ModelContract):
+    """The contract of a model of sequences."""
+
+    model = Recent
+    tolerance = 1e-5
 
 
 def events() -> pl.DataFrame:
