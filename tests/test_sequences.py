@@ -183,7 +183,7 @@ def test_a_kind_that_a_model_does_not_take_is_named_with_those_it_takes():
     EASE(2, 3).check_takes("history")
     with pytest.raises(ConfigError, match="EASE takes queries of the kinds rows, history, got the kind sequence"):
         EASE(2, 3).check_takes("sequence")
-    with pytest.raises(ConfigError, match="MF has vectors for the users of its training only.* got a history"):
+    with pytest.raises(ConfigError, match=r"MF has vectors for the users of its training only.* got a history"):
         MF(2, 3).check_takes("history")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from topshelf.catalogue import Workspace
 from topshelf.errors import ConfigError
 from topshelf.losses import Loss
-from topshelf.models import Model
+from topshelf.models import Model, Trainable
 from topshelf.negatives import Negatives
 from topshelf.queries import Batch, Context, Encoded
 from topshelf.training.heads import BlockReader, choose_head
@@ -20,15 +20,23 @@ from topshelf.training.heads import BlockReader, choose_head
 class Hook(Protocol):
     """A callback of the training; the threshold updates are one."""
 
-    def begin_epoch(self, epoch: int, model: Model, generator: torch.Generator, *, is_resumed: bool) -> None:
+    def begin_epoch(self, epoch: int, model: Any, generator: torch.Generator, *, is_resumed: bool) -> None:
         """Before the epoch's first step; ``is_resumed`` if some of its steps were done before an interruption."""
 
-    def after_step(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> None:
-        """After the optimizer's step; ``encoded`` has the vectors from before it, detached."""
+    def after_step(self, batch: Any, encoded: Any, generator: torch.Generator) -> None:
+        """After the optimizer's step; ``encoded`` is that of its :class:`StepResult`."""
 
 
 class ThresholdOwner(Hook, BlockReader, Protocol):
     """The hook that updates thresholds."""
+
+
+class StepBatch(Protocol):
+    """What the trainer must know of a batch."""
+
+    @property
+    def query(self) -> Tensor:
+        """(Q,), index of each query."""
 
 
 class EpochBatches(Protocol):
@@ -36,25 +44,30 @@ class EpochBatches(Protocol):
 
     def __len__(self) -> int: ...
 
-    def epoch(self, generator: torch.Generator) -> Iterator[Batch]: ...
+    def epoch(self, generator: torch.Generator) -> Iterator[Any]: ...
 
 
 class StepResult(NamedTuple):
     loss: float
-    encoded: Encoded  # the vectors of the step, detached
+    encoded: Encoded | None = None  # the vectors of the step, detached, for hooks that read them
 
 
 class Objective(Protocol):
     """What the trainer minimises, whatever the task."""
 
-    model: Model
-    loss: Loss
-    batches: EpochBatches
+    @property
+    def model(self) -> Trainable: ...
+
+    @property
+    def loss(self) -> Any: ...
+
+    @property
+    def batches(self) -> EpochBatches: ...
 
     @property
     def hooks(self) -> Sequence[Hook]: ...
 
-    def backward(self, batch: Batch, generator: torch.Generator) -> StepResult:
+    def backward(self, batch: Any, generator: torch.Generator) -> StepResult:
         """The loss of a batch; its gradients are added to the parameters'."""
 
 
@@ -85,6 +98,7 @@ class CatalogueObjective:
         model.attach(context)
         negatives.attach(context)
         self.hooks: list[Hook] = []
+        self._is_checked = False  # whether the vectors of a first step had the right shapes
         self.batches: EpochBatches
         scaled = _effective_n(effective_n, loss, negatives, model.n_items)
         self.head = choose_head(loss, negatives, scaled, workspace or Workspace(), half=half)
@@ -96,6 +110,9 @@ class CatalogueObjective:
 
     def backward(self, batch: Batch, generator: torch.Generator) -> StepResult:
         encoded = self.model.encode_batch(batch)
+        if not self._is_checked:
+            _check_encoded(self.model, encoded, batch)
+            self._is_checked = True
         return StepResult(self.head.backward(batch, encoded, generator), encoded.detach())
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Encoded]:
@@ -103,6 +120,18 @@ class CatalogueObjective:
         encoded = self.model.encode_batch(batch)
         value = self.head.value(batch, encoded, generator)
         return value if encoded.auxiliary is None else value + encoded.auxiliary, encoded.detach()
+
+
+def _check_encoded(model: Model, encoded: Encoded, batch: Batch) -> None:
+    """Refuse vectors whose shapes do not fit together: the model may be a class of the user's own."""
+    queries, items = encoded.queries, encoded.items
+    wanted = (batch.query.numel(), model.n_items)
+    shapes = [tuple(one.shape) for one in (queries, items)]
+    if any(len(shape) != 2 for shape in shapes) or (len(queries), len(items)) != wanted or shapes[0][1] != shapes[1][1]:
+        raise ConfigError(
+            f"{type(model).__name__} must encode {wanted[0]} queries and {wanted[1]} items as vectors of one length, "
+            f"(Q, d) and (I, d), got {shapes[0]} and {shapes[1]}"
+        )
 
 
 def _effective_n(given: int | None, loss: Loss, negatives: Negatives, n_items: int) -> int | None:
