@@ -127,8 +127,8 @@ def recommend(
     With --out alone, every user gets a list. With --new, users get lists from what they have in the run's data and in
     the file, if the model can score new interactions (see topshelf models). The file is read like the run's data,
     unless its columns are given. Where the model takes sequences, items count in the order of --items, or of the
-    file's times; without times, in the order of its rows. Items that are not in the run's data are counted and skipped. Items that a
-    user rated below the run's data.min_rating are not listed either.
+    file's times; without times, in the order of its rows. Items that are not in the run's data are counted and
+    skipped. Items that a user rated below the run's data.min_rating are not listed either.
 
     Examples:
 
