@@ -61,10 +61,19 @@ _reading = partial(option, panel="Reading a data file")
 
 
 @dataclass(frozen=True)
-class IdColumns:
+class ColumnOptions:
+    """Where a file has what."""
+
     user_column: Annotated[str | None, _reading("User column; detected by default.")] = None
     item_column: Annotated[str | None, _reading("Item column; detected by default.")] = None
     rating_column: Annotated[str | None, _reading("Rating column; 'none' ignores ratings.")] = None
+    time_column: Annotated[str | None, _reading("Time column; 'none' ignores times.")] = None
+    dates: Annotated[
+        str | None,
+        _reading(
+            "Dates such as 12/01/2020: day-first or month-first.", tab=completion.choice("day-first", "month-first")
+        ),
+    ] = None
 
     def reading(self) -> dict[str, Any]:
         """The given ones of the options that say how a file is read, as data settings."""
@@ -75,24 +84,17 @@ class IdColumns:
 
 
 @dataclass(frozen=True)
-class Columns(IdColumns):
-    time_column: Annotated[str | None, _reading("Time column; 'none' ignores times.")] = None
-    dates: Annotated[
-        str | None,
-        _reading(
-            "Dates such as 12/01/2020: day-first or month-first.", tab=completion.choice("day-first", "month-first")
-        ),
-    ] = None
+class FileOptions(ColumnOptions):
     min_rating: Annotated[float | None, _reading("Keep only interactions rated at least this.")] = None
 
 
 @dataclass(frozen=True)
-class TableOptions(Columns):
+class TableOptions(FileOptions):
     separator: Annotated[str | None, _reading("One character or '::'; detected by default.")] = None
 
 
 @dataclass(frozen=True)
-class RunOptions(Columns):
+class RunOptions(FileOptions):
     """What defines a run."""
 
     task: Annotated[str | None, option("What is ranked; default: interactions.", tab=source.tasks)] = None
