@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -54,9 +54,6 @@ class Gradients:
     by_user: Concentration
     by_pair: Concentration
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def concentration(sizes: np.ndarray) -> Concentration:
     """Concentration of sizes (n,), none negative."""
@@ -85,7 +82,7 @@ def _summary(counts: np.ndarray, sums: np.ndarray, sizes: np.ndarray) -> Concent
     some = sizes > 0
     logs, weights = np.log10(sizes[some]), counts[some]
     edges, shares = _log_histogram(logs, weights, n)
-    low, high = (_weighted_quantile(logs[::-1], weights[::-1], q) for q in (0.01, 0.99))
+    ends = np.quantile(logs, (0.01, 0.99), weights=weights, method="inverted_cdf") if len(logs) else (0.0, 0.0)
     return Concentration(
         n=int(n),
         top={f"{part:.0%}": share(part) for part in TOPS},
@@ -93,7 +90,7 @@ def _summary(counts: np.ndarray, sums: np.ndarray, sizes: np.ndarray) -> Concent
         log10_edges=edges,
         log10_shares=shares,
         zero_share=float(1 - weights.sum() / n) if n else 0.0,
-        decades=high - low,
+        decades=float(ends[1] - ends[0]),
     )
 
 
@@ -104,13 +101,6 @@ def _log_histogram(logs: np.ndarray, weights: np.ndarray, n: float) -> tuple[lis
     edges = np.arange(first, last + 1) / 10
     shares = np.histogram(logs, edges, weights=weights)[0] / n
     return edges.tolist(), shares.tolist()
-
-
-def _weighted_quantile(ascending: np.ndarray, weights: np.ndarray, q: float) -> float:
-    if not len(ascending):
-        return 0.0
-    place = np.searchsorted(np.cumsum(weights), q * weights.sum())
-    return float(ascending[min(place, len(ascending) - 1)])
 
 
 class _Tally:
