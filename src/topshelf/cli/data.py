@@ -12,7 +12,7 @@ from topshelf.cli import completion
 from topshelf.cli.options import AsJson, TableOptions, argument, expanded, option
 from topshelf.cli.source import datasets
 from topshelf.errors import ConfigError
-from topshelf.terminal import Table, cell, console, say
+from topshelf.terminal import Table, cell, console, print_table, say
 from topshelf.terminal import as_json as json_text
 
 app = typer.Typer(help="Show, download and prepare interactions.", no_args_is_help=True)
@@ -157,10 +157,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
     table.add_row("ratings", "none" if facts["ratings"] is None else "{} to {}".format(*facts["ratings"]))
     table.add_row("times", "none" if facts["timestamps"] is None else " to ".join(map(_moment, facts["timestamps"])))
     console().print(table)
-    rows = Table(*map(cell, facts["first_rows"][0]), title="first rows")
-    for row in facts["first_rows"]:
-        rows.add_row(*map(cell, row.values()))
-    console().print(rows)
+    print_table(list(facts["first_rows"][0]), [row.values() for row in facts["first_rows"]], title="first rows")
 
 
 def _moment(seconds: float) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from topshelf.errors import ConfigError
 from topshelf.registry import first_sentence
-from topshelf.terminal import Table, cell, console, escape, say
+from topshelf.terminal import Table, cell, console, escape, print_table, say
 
 if TYPE_CHECKING:
     import polars as pl
@@ -161,10 +161,8 @@ def recommendations(table: pl.DataFrame, out: Path | None) -> None:
     from topshelf import files
 
     if out is None:
-        shown = Table(*table.columns)
-        for row in table.with_columns(pl.col("score").map_elements("{:.4f}".format, pl.String)).iter_rows():
-            shown.add_row(*map(cell, row))
-        console().print(shown)
+        shown = table.with_columns(pl.col("score").map_elements("{:.4f}".format, pl.String))
+        print_table(shown.columns, shown.iter_rows())
     else:
         files.write(out, table.write_csv if out.suffix == ".csv" else table.write_parquet)
         say(f"{table.height:,} rows written to {out}")
