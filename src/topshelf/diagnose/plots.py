@@ -143,11 +143,8 @@ def weight_histogram(diagnosis: Diagnosis) -> Figure:
     axes.axvspan(HIGH, 1, color=RED, alpha=0.12, linewidth=0)
     shares = np.full(len(weights.values), 1 / len(weights.values))
     axes.hist(weights.values, np.linspace(0, 1, 101), weights=shares, histtype="stepfilled", color=BLUE)
-    axes.set(
-        xlim=(0, 1),
-        xlabel=f"weight of a training positive (tau_weight = {weights.tau_weight:g})",
-        ylabel="share of positives",
-    )
+    axes.set(xlim=(0, 1), xlabel=f"weight of a training positive (tau_weight = {weights.tau_weight:g})")
+    axes.set_ylabel("share of positives")
     charts.percent(axes.yaxis)
     axes.set_title(
         f"saturated (shaded): {weights.low:.1%} under {LOW:g}, {weights.high:.1%} over {HIGH:g}", fontsize=10

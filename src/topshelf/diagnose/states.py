@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from topshelf.registry import lookup
 from topshelf.training.batches import Batches, stream
 from topshelf.training.build import build_model, build_trainer, resolve
 from topshelf.training.objective import Objective
-from topshelf.training.trainer import Trainer
+from topshelf.training.trainer import Trainer, Watcher
 
 _TIMED_POSITIVES = 4096  # of the step that is timed
 _ROUNDS = 5
@@ -97,19 +97,19 @@ def short(config: RunConfig, epochs: int) -> RunConfig:
     return config.model_copy(update={"train": train})
 
 
-class _Watch:
+@dataclass
+class _Watch(Watcher):
     """Measures the bound after every epoch."""
 
-    def __init__(self, measure: Callable[[int], None]) -> None:
-        self.measure = measure
+    state: State
+    sample: Sample
+    k: int
 
-    def on_step(self, trainer: Trainer) -> None: ...
+    def measure(self, epoch: int) -> None:
+        self.state.bounds.append(bound_of(self.state, self.sample, self.k, epoch))
 
     def on_epoch(self, trainer: Trainer, record: dict[str, Any]) -> None:  # noqa: ARG002
         self.measure(record["epoch"])
-
-    def wants_to_stop(self) -> bool:
-        return False
 
 
 def trained(label: str, config: RunConfig, context: Context, sample: Sample, k: int) -> State:
@@ -117,12 +117,9 @@ def trained(label: str, config: RunConfig, context: Context, sample: Sample, k: 
     model = build_model(config, len(context.histories), context.n_items).to(config.train.device)
     trainer = build_trainer(config, model, context)
     state = State(label, config, model, trainer.objective)
-
-    def measure(epoch: int) -> None:
-        state.bounds.append(bound_of(state, sample, k, epoch))
-
-    measure(0)
-    trainer.run(_Watch(measure))
+    watch = _Watch(state, sample, k)
+    watch.measure(0)
+    trainer.run(watch)
     state.loss.begin_epoch(1)  # time a step that updates the model
     return state
 

@@ -19,8 +19,7 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,12 +120,6 @@ class StudyFolder:
                 f"{self.path} holds a study of something else ({stored.difference(definition)}); continue that one "
                 f"(topshelf tune --resume {self.path}), or choose another --out"
             )
-
-    @contextmanager
-    def new(self) -> Iterator[StudyFolder]:
-        """A folder to fill. It is moved into place when the block ends; a crash leaves nothing."""
-        with files.new_folder(self.path) as fresh:
-            yield StudyFolder(fresh)
 
     def fill(self, definition: Definition, parts: Parts, *, study: str, trials: int, storage: str | None) -> None:
         """Write the definition and the data. ``study`` is the id, which the database holds too."""
