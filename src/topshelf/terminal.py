@@ -23,12 +23,13 @@ from rich.progress import (  # noqa: E402
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table  # noqa: E402
+from rich.table import Column, Table  # noqa: E402
 
 random.setstate(_random_state)
 
 __all__ = [
     "BarColumn",
+    "Column",
     "Console",
     "DownloadColumn",
     "Progress",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from topshelf.cli import completion, show
-from topshelf.cli.options import Allow, Quiet, argument, option
+from topshelf.cli.options import Allow, Quiet, argument, numbers, option
 from topshelf.errors import ConfigError
 from topshelf.terminal import print_table
 
@@ -35,7 +35,8 @@ def blend(
     """
     if out is None:
         raise ConfigError("give --out FOLDER: where the blend is kept")
-    given = None if weights is None else _numbers(weights)
+    form = "one number per run, such as 1,0.1"
+    given = None if weights is None else numbers(weights, float, "--weights", form)
     from topshelf import blending
 
     alone = [_valid(run) for run in runs]  # damaged files are noticed before anything is written
@@ -66,10 +67,3 @@ def _show(runs: list[Path], alone: list[dict[str, Any]], blended: Fitted) -> Non
 
 def _score(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float | int) else "unknown"
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--weights takes one number per run, such as 1,0.1; got {text!r}") from None

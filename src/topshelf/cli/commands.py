@@ -19,12 +19,12 @@ from topshelf.cli.options import (
     RunPath,
     argument,
     expanded,
+    numbers,
     option,
 )
 from topshelf.errors import ConfigError, one_of
 
 if TYPE_CHECKING:
-    from topshelf.config import DataSettings
     from topshelf.evaluation import Evaluation
     from topshelf.recommender import Recommender
     from topshelf.training import Fitted
@@ -94,7 +94,9 @@ def evaluate(
     """
     from topshelf.evaluation import compare
 
-    fitted, evaluation = _evaluated(run, protocol, _cutoffs(cutoffs))
+    form = "whole numbers such as 5,10,20"
+    lengths = None if cutoffs is None else tuple(sorted(set(numbers(cutoffs, int, "--cutoffs", form))))
+    fitted, evaluation = _evaluated(run, protocol, lengths)
     result: dict[str, Any] = {"run": str(run), "finished": fitted.is_finished, "data": fitted.dataset.name}
     result |= evaluation.to_json()
     paired = None
@@ -247,35 +249,22 @@ def _evaluated(run: Path, protocol: str | None, cutoffs: tuple[int, ...] | None)
 
 def _histories(recommender: Recommender, path: Path, columns: IdColumns) -> dict[Any, list[Any]]:
     """The users of a file with their items, read by the rules of the run's data; says how many are new."""
+    import polars as pl
+
+    from topshelf.data import read
+
     settings = recommender.artifact.config.data
     if settings.min_rating is None and columns.rating_column not in (None, "none"):
         raise ConfigError(
             "--rating-column must be left out here: the run has no data.min_rating, so every row of --new counts, "
             f"got {columns.rating_column!r}"
         )
-    histories = _read_histories(path, settings.model_copy(update=columns.reading()))
-    known = int((recommender.artifact.users.find(list(histories)) >= 0).sum())
-    terminal.say(f"{known:,} users of the run's data, {len(histories) - known:,} new users", stderr=True)
-    return histories
-
-
-def _read_histories(path: Path, settings: DataSettings) -> dict[Any, list[Any]]:
-    """The items per user; those rated below the run's min_rating do not count."""
-    import polars as pl
-
-    from topshelf.data import read
-
-    least = settings.min_rating
+    settings = settings.model_copy(update=columns.reading())
+    least = settings.min_rating  # items rated below it do not count
     weight = "none" if least is None else settings.weight
     table = read(path, user=settings.user, item=settings.item, weight=weight, timestamp="none")
     is_taken = pl.col("weight") >= least if "weight" in table.columns else pl.lit(True)
-    return dict(table.group_by("user", maintain_order=True).agg(pl.col("item").filter(is_taken)).iter_rows())
-
-
-def _cutoffs(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        raise ConfigError(f"--cutoffs takes whole numbers such as 5,10,20; got {text!r}") from None
+    histories = dict(table.group_by("user", maintain_order=True).agg(pl.col("item").filter(is_taken)).iter_rows())
+    known = int((recommender.artifact.users.find(list(histories)) >= 0).sum())
+    terminal.say(f"{known:,} users of the run's data, {len(histories) - known:,} new users", stderr=True)
+    return histories

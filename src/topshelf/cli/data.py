@@ -12,7 +12,7 @@ from topshelf.cli import completion
 from topshelf.cli.options import AsJson, TableOptions, argument, expanded, option
 from topshelf.cli.source import datasets
 from topshelf.errors import ConfigError
-from topshelf.terminal import Table, cell, console, print_table, say
+from topshelf.terminal import Column, Table, cell, console, print_table, say
 from topshelf.terminal import as_json as json_text
 
 app = typer.Typer(help="Show, download and prepare interactions.", no_args_is_help=True)
@@ -32,14 +32,10 @@ def list_(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json_text(entries))
         return
-    table = Table()
-    table.add_column("name", no_wrap=True)
-    for count in ("users", "items", "interactions"):
-        table.add_column(count, justify="right")
-    table.add_column("local file")
+    names = ("users", "items", "interactions")
+    table = Table(Column("name", no_wrap=True), *(Column(name, justify="right") for name in names), "local file")
     for entry in entries:
-        counts = (entry[count] for count in ("users", "items", "interactions"))
-        shown = ("" if count is None else f"{count:,}" for count in counts)
+        shown = ("" if entry[name] is None else f"{entry[name]:,}" for name in names)
         table.add_row(cell(entry["name"]), *shown, cell(_short(entry["at_hand"])))
     console().print(table)
     typer.echo("Download one: topshelf data get NAME. Recipes, licences and addresses: topshelf data list --json")

@@ -114,7 +114,10 @@ class Plan:
         say("measuring gradients")
         grads = [_gradients(one, self.sample, f"{self.epochs}") for one in made]
         if state is not own and set(state.loss.state_dict()) <= {"threshold"}:
-            grads.insert(1, _gradients(_with_thresholds(state, self.sample, self.k), self.sample, "as kept"))
+            if state.loss.keeps_thresholds:  # a kept model has no loss state; use the exact thresholds
+                table = state.loss.threshold
+                table[self.sample.rows] = measures.exact(*vectors, self.sample, self.k).to(table.dtype)
+            grads.insert(1, _gradients(state, self.sample, "as kept"))
         say("timing steps")
         split = self.dataset.split
         return Diagnosis(
@@ -272,11 +275,3 @@ def _opened(
 def _gradients(state: State, sample: Sample, epochs: str) -> Gradients:
     n = state.config.negatives.effective_n
     return gradients(state.loss, *state.vectors(), sample, label=state.label, epochs=epochs, effective_n=n)
-
-
-def _with_thresholds(state: State, sample: Sample, k: int) -> State:
-    """A kept model has no loss state; use the exact thresholds."""
-    if state.loss.keeps_thresholds:
-        exact = measures.exact(*state.vectors(), sample, k)
-        state.loss.threshold[sample.rows] = exact.to(state.loss.threshold.dtype)
-    return state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
 from typing import Any, Literal
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from topshelf.losses import SLatK
 from topshelf.models import MF
 from topshelf.queries import Batch, Encoded, QuerySet
-from topshelf.ragged import Ragged, ragged_from_pairs
+from topshelf.ragged import ragged_from_pairs
 from topshelf.testing.promises import check_is_named, check_training, drawn_twice, identical, run_config
 from topshelf.training.batches import Batches, stream
 from topshelf.training.thresholding import ESTIMATORS, Estimator, ThresholdHook
@@ -196,11 +197,8 @@ class EstimatorContract:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """The tensors of an argument."""
-    if isinstance(value, Batch):
-        return [value.query, value.owner, value.item, value.positives.indptr, value.positives.indices]
-    if isinstance(value, Encoded):
-        return [value.queries, value.items]
-    if isinstance(value, Ragged):
-        return [value.indptr, value.indices]
-    return [value] if isinstance(value, Tensor) else []
+    """The tensors of an argument: a tensor, or a tuple or dataclass that holds some."""
+    if isinstance(value, Tensor):
+        return [value]
+    parts = value if isinstance(value, tuple) else vars(value).values() if is_dataclass(value) else ()
+    return [tensor for part in parts for tensor in _tensors(part)]
