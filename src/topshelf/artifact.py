@@ -24,7 +24,7 @@ from topshelf.errors import CheckpointError, DataError, at_least, whole
 from topshelf.models import Model
 from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
-from topshelf.ranking import Queries, top_k
+from topshelf.ranking import QueryVectors, top_k
 from topshelf.training import Fitted, load
 from topshelf.training.folder import RunFolder
 from topshelf.training.run import load_model
@@ -154,7 +154,7 @@ class Artifact:
             return self.model.encode_items().cpu()
 
     @torch.no_grad()
-    def encode(self, queries: QuerySet) -> Queries:
+    def encode(self, queries: QuerySet) -> QueryVectors:
         """Vectors of the queries; refused if the model cannot encode their kind."""
         if queries.rows is not None:
             queries = queries if queries.is_all else QuerySet(rows=queries.rows.clamp(min=0))
@@ -234,7 +234,7 @@ class Artifact:
         return ((start, F.normalize(vectors[start : start + width], dim=1)) for start in starts)
 
     def _best(
-        self, queries: Queries, items: Tensor, k: int, exclude: Ragged | None, allowed: Tensor | None
+        self, queries: QueryVectors, items: Tensor, k: int, exclude: Ragged | None, allowed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         if allowed is None:
             return top_k(queries, items, k, exclude=exclude)

@@ -21,7 +21,7 @@ from topshelf.ragged import Ragged, merge
 
 ItemLists = Ragged | Interactions
 PROTOCOLS = {"standard": "skip", "paper": "zero"}  # each with what users with nothing to find are worth
-GIVEN = "given"
+OWN_PROTOCOL = "given"
 EMPTY = {"skip": "are left out", "zero": "count as 0", "one": "count as 1"}
 
 
@@ -49,7 +49,7 @@ class EvalSet:
     exclude: Ragged | None = None
     candidates: Ragged | None = None
     empty: str = "skip"
-    protocol: str = GIVEN
+    protocol: str = OWN_PROTOCOL
 
     def __post_init__(self) -> None:
         one_of("empty", self.empty, EMPTY)

@@ -20,7 +20,7 @@ from topshelf.data.noise import add_false_positives
 from topshelf.data.notes import NO_NOTES
 from topshelf.data.prepare import prepare
 from topshelf.data.readers import first_rows, read_table
-from topshelf.data.splits import KINDS, Split, carve_validation, make_split
+from topshelf.data.splits import SPLITS, Split, carve_validation, make_split
 from topshelf.data.synthetic import generate
 from topshelf.errors import ConfigError, DataError, TopshelfWarning, at_least, one_of
 from topshelf.files import restore
@@ -237,7 +237,7 @@ def load_split(
     ``seed`` the validation part and the noise. Without ``test`` the test part is empty: that of a ready-made split is
     left unread, and its file need not be there.
     """
-    one_of("split", split, KINDS)
+    one_of("split", split, SPLITS)
     at_least("noise", noise, 0.0)
     columns = {"user": user, "item": item, "weight": weight, "timestamp": timestamp, "dates": dates}
     loaded = read_source(source, **columns, separator=separator, min_rating=min_rating, core=core, test=test)

@@ -225,13 +225,13 @@ class PairHead(Head):
         """Blocks of queries that fit in memory: their (P, N) margins, the loss's copies of them, and gradients."""
         cells = min(self.workspace.budget // (4 * self.loss.pair_copies), PAIR_CELLS)
         most = max(1, cells // n_columns)  # positives, or queries, per block
-        load = torch.maximum(batch.counts(), torch.ones_like(batch.query)).cumsum(0).tolist()
+        total = torch.maximum(batch.counts(), torch.ones_like(batch.query)).cumsum(0).tolist()
         may_cut = [True, *(batch.query[1:] != batch.query[:-1]).tolist(), True]
         blocks, start, before = [], 0, 0
-        for stop in range(1, len(load) + 1):
-            if stop == len(load) or (load[stop] - before > most and may_cut[stop]):
+        for stop in range(1, len(total) + 1):
+            if stop == len(total) or (total[stop] - before > most and may_cut[stop]):
                 blocks.append((start, stop))
-                start, before = stop, load[stop - 1]
+                start, before = stop, total[stop - 1]
         return blocks
 
 

@@ -20,7 +20,7 @@ from topshelf.evaluation import Evaluation, evaluate_set, ndcg
 from topshelf.models import Model
 from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
-from topshelf.ranking import Queries
+from topshelf.ranking import QueryVectors
 from topshelf.training.build import build_objective
 from topshelf.training.folder import RunFolder
 from topshelf.training.objective import Objective
@@ -141,7 +141,7 @@ def popularity(lists: Ragged, n_items: int) -> Tensor:
 
 
 @torch.no_grad()
-def vectors_for(model: Model, evalset: EvalSet) -> tuple[Queries, Tensor]:
+def vectors_for(model: Model, evalset: EvalSet) -> tuple[QueryVectors, Tensor]:
     """The vectors of the set's queries, and of all items."""
     assert isinstance(evalset.queries, QuerySet)
     return model.encode(evalset.queries)
