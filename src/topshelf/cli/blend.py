@@ -56,7 +56,8 @@ def _valid(run: Path) -> dict[str, Any]:
 def _show(runs: list[Path], alone: list[dict[str, Any]], blended: Fitted) -> None:
     """The weight and the validation metric of each run, and the metric of the blend."""
     metric = f"ndcg@{blended.config.k}"
-    table = Table("run", "model", "weight", f"validation {metric}")
+    caption = "validation: users with nothing to find left out"
+    table = Table("run", "model", "weight", f"validation {metric}", caption=caption, caption_justify="left")
     settings = blended.config.model.settings
     for run, valid, part, weight in zip(runs, alone, settings["parts"], settings["weights"], strict=True):
         table.add_row(cell(run), part["name"], f"{weight:g}", _score(valid.get(metric)))

@@ -93,7 +93,7 @@ def _folder(config: BaseConfig) -> Path:
 
 
 def _show(tuned: Tuned) -> None:
-    from topshelf.tuning.page import command, comparison, verdict
+    from topshelf.tuning.page import chosen_by, command, comparison, verdict
 
     header, rows = comparison(tuned)
     table = Table(*header, title=cell(f"{tuned.method} on {tuned.data}"), title_justify="left")
@@ -101,6 +101,7 @@ def _show(tuned: Tuned) -> None:
         table.add_row(*map(cell, row))
     console().print(table)
     say(verdict(tuned))
+    say(chosen_by(tuned))
     say(f"{tuned.budget} (sampler {tuned.sampler})")
     if running := tuned.budget.spent["running"]:
         say("1 trial is still running elsewhere" if running == 1 else f"{running} trials are still running elsewhere")

@@ -28,10 +28,10 @@ from topshelf.files import restore
 ADDRESS = "https://raw.githubusercontent.com/Tiny-Snow/IR-Benchmark-Dataset/main/data_iid/{}/proc.zip"
 CORE_10 = "iterative 10-core, per-user random 80/20 split (seed 0), test items unseen in train dropped"
 RECIPE = f"rating >= 3, {CORE_10}"
-RESEARCH = "for research; not ours to pass on, see the source"
+RESEARCH = "for research; we may not redistribute it, see the source"
 MOVIELENS = "GroupLens: research use, no redistribution (grouplens.org/datasets/movielens)"
 WHOLE = "whole"  # the kind of a split that is none yet
-# Of load_split; a given split takes no others, for they would change nothing.
+# Of load_split; a given split takes no others: they would change nothing.
 DEFAULTS: dict[str, Any] = {"split": "auto", "test_fraction": 0.2, "valid_fraction": 0.1, "last_n": 1, "split_seed": 0}
 
 
@@ -64,7 +64,7 @@ def _paper(
 
 
 # Counts and checksums: the files of Tiny-Snow/IR-Benchmark-Dataset as we had them. The counts of Book are the
-# SL@K paper's; its file could not be had, so its parts and checksum are unknown.
+# SL@K paper's; its file is not available, so its parts and checksum are unknown.
 _KNOWN = [
     _paper(
         "amazon2014-health",

@@ -21,7 +21,7 @@ SPLITS = ("auto", "ratio", "last", "time")
 CARVINGS = ("random", "last", "time")
 PARTS = ("train", "valid", "test", "left_out", "below")
 USERS_AT_ONCE = 1 << 16  # whose parts are compared at once: all of them would be as large as the data once more
-ROUNDING = 1e-9  # forgives 0.1 * 30 = 3.0000000000000004 and its like when a share is rounded
+ROUNDING = 1e-9  # forgives errors such as 0.1 * 30 = 3.0000000000000004 when a share is rounded
 
 
 Through = Literal["train", "valid", "all", "below"]
