@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.data import IdMap, Interactions
+from topshelf.data.events import bounds
 from topshelf.data.ids import UNKNOWN
 from topshelf.errors import DataError, TopshelfWarning
 from topshelf.ragged import Ragged
@@ -27,8 +29,8 @@ class Arrivals:
     users: IdMap  # R names: for known users, their ids in the data
     rows: Tensor  # (R,), their rows in the data, or UNKNOWN
     lists: Ragged  # R lists of items: their histories
-    sequences: Ragged  # R lists of items: the same in order, with repeats, where the data have an order
     seen: Ragged  # R lists of items that are never recommended to them: the same, and what they rated too low
+    sequences: Ragged | None  # R lists of what they did, in order and with repeats; None if the order is unknown
 
     @property
     def is_known(self) -> Tensor:
@@ -36,12 +38,12 @@ class Arrivals:
 
 
 def arrive(
-    histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdMap, sequences: Ragged | None = None
+    histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdMap, events: Ragged | None = None
 ) -> Arrivals:
     """The users of ``histories`` over the data's ``users`` and ``items``.
 
-    ``taken`` has the items of each user in the data, ``seen`` also those rated too low to count as positives;
-    ``sequences`` has the items in order, where the data have one: then new items come after them, in the given order.
+    ``taken`` has the items of each user in the data, ``seen`` also those rated too low to count as positives, and
+    ``events`` what each user did, in order. New items follow in the order of ``histories``.
 
     ``histories`` maps user ids to item ids; a known user keeps the items in the data. In a sequence of lists, all users
     are new and their positions are their names. Unknown items are skipped, and a :class:`TopshelfWarning` counts and
@@ -60,16 +62,34 @@ def arrive(
     whole = all(isinstance(name, int | np.integer) for name in names)
     ids = IdMap(pl.Series([name if whole else str(name) for name in names], dtype=None if names else pl.Int64))
 
-    def joined(known: Ragged) -> Interactions:
+    def joined(known: Ragged) -> Ragged:
         old = known.select(rows[rows != UNKNOWN])
         old_owner = (rows != UNKNOWN).nonzero().squeeze(1)[old.owner()]
         owners = np.concatenate([old_owner.numpy(), owner[is_item]])
-        return Interactions.from_indices(owners, np.concatenate([old.indices.numpy(), index[is_item]]), ids, items)
+        return Interactions.from_indices(
+            owners, np.concatenate([old.indices.numpy(), index[is_item]]), ids, items
+        ).ragged()
 
-    whole_lists = joined(taken if sequences is None else sequences)
-    assert whole_lists.events is not None
-    lists = whole_lists.ragged()
-    return Arrivals(ids, rows, lists, whole_lists.events.ragged(), lists if seen is taken else joined(seen).ragged())
+    lists = joined(taken)
+    given = Ragged(
+        torch.from_numpy(bounds(np.bincount(owner[is_item], minlength=len(named)))), torch.from_numpy(index[is_item])
+    )
+    return Arrivals(ids, rows, lists, lists if seen is taken else joined(seen), _followed(rows, events, given))
+
+
+def _followed(rows: Tensor, events: Ragged | None, given: Ragged) -> Ragged | None:
+    """What known users did, then what is given; None if a user is known and ``events`` are not."""
+    is_known = rows != UNKNOWN
+    if not bool(is_known.any()):
+        return given
+    if events is None:
+        return None
+    old = events.select(rows[is_known])
+    owner = torch.cat([is_known.nonzero().squeeze(1)[old.owner()], given.owner()])
+    order = torch.argsort(owner, stable=True)
+    counts = given.counts
+    counts[is_known] += old.counts
+    return Ragged(F.pad(counts.cumsum(0), (1, 0)), torch.cat([old.indices, given.indices])[order])
 
 
 def _say_similar(new: list[Any], users: IdMap) -> None:

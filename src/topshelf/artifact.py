@@ -18,13 +18,13 @@ from torch import Tensor
 
 from topshelf import registry
 from topshelf.config import CatalogueConfig, class_names, of_task
-from topshelf.data import IdMap
+from topshelf.data import IdMap, Split, through_refit
 from topshelf.data.ids import UNKNOWN
 from topshelf.errors import CheckpointError, DataError, at_least, whole
 from topshelf.models import Model
-from topshelf.queries import Context, QuerySet
+from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
-from topshelf.ranking import Queries, top_k
+from topshelf.ranking import QueryVectors, top_k
 from topshelf.training import Fitted, load
 from topshelf.training.build import model_class
 from topshelf.training.folder import RunFolder
@@ -55,7 +55,7 @@ class Artifact:
     taken      the same without low ratings: the history that new interactions are added to
     n_learned  (U,) number of training items per known user
     counts     (I,) number of training interactions per item: its popularity
-    sequences  runs of next items: all items per known user in order, with repeats
+    events     what each known user did, in order and with repeats; None if the data do not say
     """
 
     config: CatalogueConfig
@@ -66,9 +66,10 @@ class Artifact:
     taken: Ragged
     n_learned: Tensor
     counts: Tensor
-    sequences: Ragged | None
     _stored: dict[str, Tensor]  # "queries" and "items" where the vectors are kept
     _load: Callable[[], Model]
+    _load_events: Callable[[], Ragged | None]
+    asks_events: bool = False  # known users are asked by all that they did, not by what was learned of them
 
     @classmethod
     def of(cls, fitted: Fitted) -> Artifact:
@@ -77,7 +78,7 @@ class Artifact:
         ids = (split.users, split.items, fitted.dataset.titles)
         state = fitted.task.answers(fitted.model, fitted.through)
         assert state is not None
-        return cls._from(state, fitted.config, *ids, lambda: fitted.model)
+        return cls._from(state, fitted.config, *ids, lambda: fitted.model, lambda: split)
 
     @classmethod
     def open(cls, path: str | Path, *, allow: Collection[str] = ()) -> Artifact:
@@ -99,11 +100,22 @@ class Artifact:
             if any(":" in name for setting, name in class_names(config).items() if setting.startswith("model.")):
                 return load(path).model  # a class of another package may need anything of the data
             model = load_model(folder, config, len(users), len(items))
-            if "learned" in state and "sequences" not in state:
-                model.attach(Context(_lists(state["learned"]), model.n_items))
+            if "events" in state:
+                return model  # it is asked by what users did, which is here
+            if "learned" in state:
+                model.attach(Context(_lists(state["learned"]), model.n_items, events))
+            elif "sequence" in model.kinds:
+                return load(path).model  # what it learned from is in the data alone
             return model
 
-        return cls._from(state, config, users, items, titles, encoder)
+        def events() -> EventLists | None:
+            part = split().events(through_refit(config.train.refit))
+            return None if part is None else EventLists(part.ragged(), part.times())
+
+        def split() -> Split:
+            return load(path).dataset.split
+
+        return cls._from(state, config, users, items, titles, encoder, split)
 
     @classmethod
     def _from(
@@ -114,19 +126,30 @@ class Artifact:
         items: IdMap,
         titles: list[str] | None,
         encoder: Callable[[], Model],
+        load_split: Callable[[], Split],
     ) -> Artifact:
+        def events() -> Ragged | None:
+            if "events" in state:
+                return _lists(state["events"])
+            return None if (happened := load_split().events("all")) is None else happened.ragged()
+
         stored: dict[str, Tensor] = {name: state[name] for name in ("queries", "items") if name in state}
         seen = _lists(state["seen"])
         taken = _lists(state["taken"]) if "taken" in state else seen
-        sequences = _lists(state["sequences"]) if "sequences" in state else None
+        columns = (state["n_learned"], state["counts"])
         return cls(
-            config, users, items, titles, seen, taken, state["n_learned"], state["counts"], sequences, stored, encoder
+            config, users, items, titles, seen, taken, *columns, stored, encoder, events, asks_events="events" in state
         )
 
     @cached_property
     def model(self) -> Model:
         """The encoder; loaded on first use."""
         return self._load()
+
+    @cached_property
+    def events(self) -> Ragged | None:
+        """What each known user did; read from the data on first use where the artifact does not keep it."""
+        return self._load_events()
 
     @cached_property
     def vectors(self) -> Tensor:
@@ -137,23 +160,23 @@ class Artifact:
             return self.model.encode_items().cpu()
 
     @torch.no_grad()
-    def encode(self, queries: QuerySet) -> Queries:
+    def encode(self, queries: QuerySet) -> QueryVectors:
         """Vectors of the queries; refused if the model cannot encode their kind."""
         if queries.rows is not None:
             queries = queries if queries.is_all else QuerySet(rows=queries.rows.clamp(min=0))
             if "queries" in self._stored:
                 return queries.take(self._stored["queries"])
-            queries = self._as_read(queries)
+            queries = self._as_asked(queries)
         self.model.check_takes(queries.kind)
         return self.model.encode_queries(queries)
 
-    def _as_read(self, queries: QuerySet) -> QuerySet:
-        """Known users of a run of sequences as what they have; of other runs as they are."""
-        if self.sequences is None or not {"sequence", "history"} & self.model.takes:
+    def _as_asked(self, queries: QuerySet) -> QuerySet:
+        """Known users as what they did, in order or as a set, where the run asks them so."""
+        if not self.asks_events or self.model.kinds == {"rows"}:
             return queries
-        rows = queries.known_rows()
-        if "sequence" in self.model.takes:
-            return QuerySet(sequence=self.sequences.select(rows))
+        rows, events = queries.known_rows(), self.events
+        if "sequence" in self.model.kinds and events is not None:
+            return QuerySet(sequence=events.select(rows))
         return QuerySet(history=self.seen.select(rows))
 
     def rank(
@@ -186,6 +209,7 @@ class Artifact:
 
     def similar(self, rows: Tensor, k: int = 10) -> Ranked:
         """The ``k`` items most similar to each item of ``rows (R,)``, by cosine; the item is left out."""
+        _check_range("rows", rows, 0, len(self.items))
         vectors = self.vectors
         n_items, parts = vectors.size(0), []
         k = min(at_least("k", whole("k", k), 1), n_items)
@@ -202,10 +226,8 @@ class Artifact:
     def _check(self, queries: QuerySet, exclude: Ragged | None) -> None:
         """Refuse indices that are not there: compiled code trusts them."""
         n_users, n_items = len(self.users), len(self.items)
-        if queries.rows is not None and queries.rows.numel():
-            low, high = (int(end) for end in torch.aminmax(queries.rows))
-            if low < UNKNOWN or high >= n_users:
-                raise DataError(f"rows must be from 0 to {n_users - 1}, or -1 for an unknown user, got {low} to {high}")
+        if queries.rows is not None:
+            _check_range("rows", queries.rows, UNKNOWN, n_users)
         if queries.history is not None:
             queries.history.check(n_items, "history", unique=True)
         if queries.sequence is not None:
@@ -227,7 +249,7 @@ class Artifact:
         return ((start, F.normalize(vectors[start : start + width], dim=1)) for start in starts)
 
     def _best(
-        self, queries: Queries, items: Tensor, k: int, exclude: Ragged | None, allowed: Tensor | None
+        self, queries: QueryVectors, items: Tensor, k: int, exclude: Ragged | None, allowed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         if allowed is None:
             return top_k(queries, items, k, exclude=exclude)
@@ -236,9 +258,8 @@ class Artifact:
 
     def _is_known(self, queries: QuerySet) -> Tensor:
         if queries.rows is not None:
-            # Who has events is known to a model that reads them, also if they came after training.
-            reads = self.sequences is not None and {"sequence", "history"} & model_class(self.config).takes
-            n = self.sequences.counts if reads and self.sequences is not None else self.n_learned
+            reads = self.asks_events and model_class(self.config).takes != {"rows"}
+            n = self.seen.counts if reads else self.n_learned  # what came after training is read too
             return (queries.rows >= 0) & (n[queries.rows.clamp(min=0)] > 0)
         lists = queries.history if queries.history is not None else queries.sequence
         return torch.ones(len(queries), dtype=torch.bool) if lists is None else lists.counts > 0
@@ -246,6 +267,16 @@ class Artifact:
 
 def _lists(state: dict[str, Tensor]) -> Ragged:
     return Ragged(state["indptr"], state["indices"])
+
+
+def _check_range(name: str, rows: Tensor, least: int, n: int) -> None:
+    """Refuse indices below ``least``, 0 or UNKNOWN, or from ``n`` on."""
+    if not rows.numel():
+        return
+    low, high = (int(end) for end in torch.aminmax(rows))
+    if low < least or high >= n:
+        unknown = ", or -1 for an unknown user" if least == UNKNOWN else ""
+        raise DataError(f"{name} must be from 0 to {n - 1}{unknown}, got {low} to {high}")
 
 
 def _allowed(allow: Tensor, n_items: int) -> Tensor:
@@ -269,10 +300,9 @@ def _places(lists: Ragged, allowed: Tensor, n_items: int) -> Ragged:
 def _check(state: dict[str, Any], n_users: int, n_items: int) -> None:
     """What a file says must fit the ids and itself: compiled code trusts the lists, and rankings the numbers."""
     given = [name for name in ("queries", "items", "learned") if name in state]
-    if given not in (["queries", "items"], ["learned"]):
+    if given not in (["queries", "items"], ["learned"], ["queries", "items", "learned"]):
         raise ValueError(f"it must have vectors of queries and items, or what was learned, got {given or 'neither'}")
     lists = {name: _checked_lists(state, name, n_users, n_items) for name in ("seen", "taken", "learned")}
-    _checked_lists(state, "sequences", n_users, n_items, unique=False)
     n_learned = _column(state, "n_learned", torch.int64, n_users)
     counts = _column(state, "counts", torch.float32, n_items)
     seen, learned = lists["seen"], lists["learned"]
@@ -284,9 +314,12 @@ def _check(state: dict[str, Any], n_users: int, n_items: int) -> None:
     total, learned_total = float(counts.sum(dtype=torch.float64)), int(n_learned.sum())
     if not bool((counts >= 0).all()) or not abs(total - learned_total) <= _ROUNDING * learned_total:
         raise ValueError(f"counts must be {learned_total} in all, as n_learned says, got {total:g}")
-    if learned is None:
+    _checked_lists(state, "events", n_users, n_items, unique=False)
+    if "queries" in state:
         _check_vectors(state["queries"], state["items"], n_users, n_items)
-    elif not torch.equal(learned.counts, n_learned) or not torch.equal(popularity(learned, n_items), counts):
+    if learned is None:
+        return
+    if not torch.equal(learned.counts, n_learned) or not torch.equal(popularity(learned, n_items), counts):
         raise ValueError("n_learned and counts must be those of the learned lists")
 
 

@@ -16,7 +16,7 @@ from topshelf.artifact import Artifact, Ranked
 from topshelf.config import CatalogueConfig, RunConfig, SequenceConfig, assemble, of_task
 from topshelf.data import Dataset, IdMap, Interactions, Split, prepare, split_interactions
 from topshelf.data.sequence_data import SequenceData, cut
-from topshelf.errors import CheckpointError, ConfigError, TopshelfError, TopshelfWarning
+from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfError, TopshelfWarning
 from topshelf.evaluation import Evaluation
 from topshelf.queries import QuerySet
 from topshelf.training import Fitted, fit, load, save
@@ -80,10 +80,9 @@ class Recommender:
     ) -> pl.DataFrame:
         """The best ``k`` items per user (default: all users), one row per place.
 
-        ``filter_seen`` leaves out all items of the user in the data, also in the test part and with low ratings; it is
-        the default, but for runs of sequences with ``data.exclude_seen = false``. A user
-        with fewer than k items left gets a shorter list; a user without training items gets the most popular items,
-        without scores.
+        ``filter_seen`` leaves out all items of the user in the data, also in the test part and with low ratings; that
+        is the default, but for runs with ``data.exclude_seen = false``. A user with fewer than k items left gets a
+        shorter list; a user without training items gets the most popular items, without scores.
         """
         artifact = self.artifact
         queries = QuerySet.known(len(artifact.users)) if users is None else QuerySet(rows=_rows(artifact.users, users))
@@ -106,30 +105,34 @@ class Recommender:
         >>> recommender.recommend_new({"anna": [3, 7], "ben": [12]}, k=2)["user"].to_list()
         ['anna', 'anna', 'ben', 'ben']
 
-        ``histories`` maps user ids to item ids: a known user keeps the items in the data and gains the new ones. In a
-        sequence of such lists, all users are new and their positions are their names. Items that are not in the data
-        are skipped, with a warning. ``filter_seen`` leaves out the user's items; a user without any gets the most
-        popular items, without scores. Models with one vector per training user, such as MF, score known users as
-        before and give new users the most popular items; if all users are new, they raise an error.
+        ``histories`` maps user ids to item ids: a known user keeps the items in the data and gains the new ones, which
+        come after them, in the given order, for a model that takes sequences. In a sequence of such lists, all users
+        are new and their positions are their names. Items that are not in the data are skipped, with a warning.
+        ``filter_seen`` leaves out the user's items; a user without any gets the most popular items, without scores.
+        Models with one vector per training user, such as MF, score known users as before and give new users the most
+        popular items; if all users are new, they raise an error.
         """
         artifact = self.artifact
-        known = (artifact.taken, artifact.seen, artifact.users, artifact.items, artifact.sequences)
-        arrived = arrive(histories, *known)
+        events = artifact.events if "sequence" in artifact.model.kinds else None
+        arrived = arrive(histories, artifact.taken, artifact.seen, artifact.users, artifact.items, events)
         exclude = arrived.seen if self._filters(filter_seen) else None
         ranked = artifact.rank(self._arrived_queries(arrived), k, exclude=exclude)
         return self._table("user", arrived.users, torch.arange(len(arrived.users)), ranked)
 
     def _arrived_queries(self, arrived: Arrivals) -> QuerySet:
-        """Their histories, or their rows if the model cannot encode a history."""
+        """What they did in order, or their histories, or their rows, by what the model can encode."""
         model = self.artifact.model
-        if self.artifact.sequences is not None and "sequence" in model.takes:
+        if "sequence" in model.kinds and arrived.sequences is not None:
             return QuerySet(sequence=arrived.sequences)
-        try:
-            model.check_takes("history")
+        if "history" in model.kinds:
             return QuerySet(history=arrived.lists)
-        except ConfigError:
-            if not bool(arrived.is_known.any()):
-                raise
+        if "sequence" in model.kinds:
+            raise DataError(
+                f"{type(model).__name__} takes what a user did in order, and the run's data do not say it for known "
+                "users: give users who are not in the data, or train again with rows of events (a file, or a frame)"
+            )
+        if not bool(arrived.is_known.any()):
+            model.check_takes("history")
         n_new = int((~arrived.is_known).sum())
         new = f"; {n_new:,} new users get the most popular items, without scores" if n_new else ""
         warnings.warn(

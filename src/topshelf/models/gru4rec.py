@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from topshelf.errors import at_least, at_most
+from topshelf.errors import at_least, at_most, one_of
 from topshelf.models.dropout import dropped
 from topshelf.models.sequence import SequenceModel
-from topshelf.models.tables import Score, checked_score, empty_tables, for_score
+from topshelf.models.tables import Score, empty_tables, for_score
 from topshelf.registry import SearchSpace
 from topshelf.sequences import Packed, padded, unpadded
 
@@ -52,7 +52,8 @@ class GRU4Rec(SequenceModel):
         score: Score = "cosine",
     ) -> None:
         super().__init__(n_queries, n_items, max_length)
-        self.dim, self.score = at_least("dim", dim, 1), checked_score(score)
+        self.dim = at_least("dim", dim, 1)
+        self.score: Score = one_of("score", score, ("cosine", "dot"))
         self.dropout = at_most("dropout", at_least("dropout", dropout, 0.0), 0.9)
         inputs, outputs = empty_tables(n_items, 0 if tied else n_items, dim)
         self.item_vectors = nn.Parameter(nn.init.normal_(inputs, std=_SPREAD))

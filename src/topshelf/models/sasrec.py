@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from topshelf.errors import ConfigError, at_least, at_most, one_of
 from topshelf.models.dropout import Dropout, dropped
 from topshelf.models.sequence import SequenceModel
-from topshelf.models.tables import Score, checked_score, empty_tables, for_score
+from topshelf.models.tables import Score, empty_tables, for_score
 from topshelf.registry import SearchSpace
 from topshelf.sequences import Packed, padded, unpadded
 
@@ -62,7 +62,8 @@ class SASRec(SequenceModel):
         score: Score = "cosine",
     ) -> None:
         super().__init__(n_queries, n_items, max_length)
-        self.dim, self.tied, self.score = dim, tied, checked_score(score)
+        self.dim, self.tied = dim, tied
+        self.score: Score = one_of("score", score, ("cosine", "dot"))
         self.positions: Positions = one_of("positions", positions, POSITIONS)
         self.dropout = at_most("dropout", at_least("dropout", dropout, 0.0), 0.9)
         if at_least("dim", dim, 1) % at_least("heads", heads, 1):

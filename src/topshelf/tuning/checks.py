@@ -18,7 +18,7 @@ from topshelf.tuning import queue, search
 from topshelf.tuning.attributes import is_intact, sealed
 from topshelf.tuning.folder import FORMAT, StudyFolder
 from topshelf.tuning.ranges import Space
-from topshelf.tuning.runner import Parts, Result, SequenceParts
+from topshelf.tuning.runner import Parts, Result
 
 _QUEUED = (key.SLOT, key.ATTEMPT, key.FAILURES, key.ASKED, key.CHECKSUM)
 _OF_TRIAL = {*_QUEUED, key.WORKER, key.SETTINGS, key.RESULT, key.NOTE}
@@ -28,7 +28,7 @@ _UNREADABLE = (AssertionError, LookupError, TypeError, ValueError, AttributeErro
 _ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
-def begin(study: Study, parts: Parts | SequenceParts, identity: str | None) -> None:
+def begin(study: Study, parts: Parts, identity: str | None) -> None:
     """Store the format and the data; ``identity`` is the id of the folder that owns the database, if one does."""
     if not study.get_trials(deepcopy=False) and key.VERSION not in study.user_attrs:
         study.set_user_attr(key.VERSION, FORMAT)
@@ -37,7 +37,7 @@ def begin(study: Study, parts: Parts | SequenceParts, identity: str | None) -> N
     check_data(study, parts)
 
 
-def check_data(study: Study, parts: Parts | SequenceParts) -> None:
+def check_data(study: Study, parts: Parts) -> None:
     """The study's data must be ``parts``; a new study stores them."""
     stored = study.user_attrs.get(key.DATA)
     if stored is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from topshelf.config import BaseConfig, SequenceConfig
 from topshelf.data import Events, IdMap
+from topshelf.data.memory import available
 from topshelf.data.sequence_data import SequenceData, load_sequences, said
 from topshelf.data.sequence_split import TARGETS, SequenceSplit, as_sets
 from topshelf.data.splits import Through
@@ -29,7 +32,7 @@ from topshelf.training.folder import RunFolder
 from topshelf.training.objective import Objective
 from topshelf.training.sequence_objective import build_sequence_objective
 from topshelf.training.tasks.base import Part, Task
-from topshelf.training.tasks.interactions import popularity, vectors_for
+from topshelf.training.tasks.interactions import checked_size, popularity, vectors_for
 
 
 class SequencesTask(Task):
@@ -68,6 +71,36 @@ class SequencesTask(Task):
             return data_of(state, users, items, titles)
         except (KeyError, AttributeError, TypeError, ValueError, DataError) as error:
             raise CheckpointError(f"{folder.path} is damaged: its data do not fit together: {error}") from None
+
+    @classmethod
+    def for_tuning(cls, data: SequenceData) -> SequenceData:
+        if not len(data.split.asked("valid", data.targets).rows):
+            raise DataError(
+                f"the valid part of the {data.split.kind} split is empty, and tuning is measured on it. Use more data, "
+                "or another data.split"
+            )
+        return replace(data, split=data.split.without_test())
+
+    @classmethod
+    def save_parts(cls, path: Path, data: SequenceData) -> None:
+        sizes = {"n_users": data.split.n_users, "n_items": data.split.n_items}
+        checkpoint.save(path, {**sizes, **state_of(data)})
+
+    @classmethod
+    def load_parts(cls, path: Path, config: SequenceConfig) -> SequenceData:  # noqa: ARG003
+        state = checkpoint.load(path)
+        n_users, n_items = (checked_size(name, state[name]) for name in ("n_users", "n_items"))
+        if 8 * (n_users + n_items) > available():  # before ids are made for them
+            raise DataError(f"{n_users} users and {n_items} items do not fit into memory")
+        return cls.for_tuning(data_of(state, IdMap.range(n_users), IdMap.range(n_items), None))
+
+    @classmethod
+    def fingerprint(cls, data: SequenceData) -> str:
+        split, events = data.split, data.split.events
+        total = zlib.crc32(f"{split.n_users} {split.n_items} {data.exclude_seen} {data.targets}".encode())
+        for array in (events.indptr, events.indices.astype(np.int64), split.train_end, split.valid_end, split.left_out):
+            total = zlib.crc32(np.ascontiguousarray(array).data, total)
+        return f"{total:08x}"
 
     @property
     def n_items(self) -> int:
@@ -141,7 +174,7 @@ class SequencesTask(Task):
         seen = as_sets(every, self.n_items)
         state: dict[str, Any] = {
             "seen": dict(vars(seen)),
-            "sequences": dict(vars(every)),
+            "events": dict(vars(every)),
             "n_learned": learned.counts,
             "counts": popularity(learned, model.n_items),
         }
@@ -198,4 +231,4 @@ def data_of(state: dict[str, Any], users: IdMap, items: IdMap, titles: list[str]
 
 def kind_for(model: Model) -> str:
     """How a model is asked: by the sequence if it reads one, else by the set of its items, else by the user alone."""
-    return next(kind for kind in ("sequence", "history", "rows") if kind in model.takes)
+    return next(kind for kind in ("sequence", "history", "rows") if kind in model.kinds)
