@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+import warnings
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from topshelf.errors import TopshelfWarning
 from topshelf.losses import LISTWISE, LOSSES
 from topshelf.models import MODELS
 from topshelf.models.describe import describe
@@ -288,3 +290,10 @@ def test_every_file_is_in_the_architecture():
         section = "" if len(folders) == 1 else f"- `{folders[1]}/`: "
         text = "\n".join(lines).partition(section)[2].partition("\n- ")[0] if section else "\n".join(lines)
         assert f"`{name}`" in text, f"{path} is not in ARCHITECTURE.md"
+
+
+def test_the_example_of_sequences_beats_the_markov_chain():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TopshelfWarning)  # of pages that come again
+        scores = module(ROOT / "examples" / "sequences.py").main()
+    assert scores["sasrec"] > 1.05 * scores["markov"]

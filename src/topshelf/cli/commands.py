@@ -275,7 +275,10 @@ def _evaluated(run: Path, protocol: str | None, cutoffs: tuple[int, ...] | None)
 
 def _histories(recommender: Recommender, path: Path, columns: ColumnOptions) -> dict[Any, list[Any]]:
     """The users of a file with their items, read by the rules of the run's data; says how many are new."""
+    from topshelf.settings import DataSettings, SequenceDataSettings
+
     settings = recommender.artifact.config.data
+    assert isinstance(settings, DataSettings | SequenceDataSettings)
     in_order = "sequence" in recommender.artifact.model.kinds
     if not in_order and columns.time_column not in (None, "none"):
         raise ConfigError(
