@@ -103,7 +103,9 @@ def test_text_ids_and_packed_tables_are_read(tmp_path):
 
 def test_a_folder_or_zip_of_parts(tmp_path):
     (tmp_path / "d").mkdir()
-    texts = {name: letor(table(n, first=first)) for name, n, first in (("Train", 9, 0), ("vali", 3, 50), ("test", 4, 90))}
+    texts = {
+        name: letor(table(n, first=first)) for name, n, first in (("Train", 9, 0), ("vali", 3, 50), ("test", 4, 90))
+    }
     for name, text in texts.items():
         (tmp_path / "d" / f"{name}.txt").write_text(text)
     (tmp_path / "d" / "readme.txt").write_text("not data")
@@ -124,7 +126,7 @@ def test_a_folder_or_zip_of_parts(tmp_path):
     assert unread.train.fingerprint() == found[0].train.fingerprint()
     (tmp_path / "d" / "test.txt").write_text("rubbish")
     load_ranking(tmp_path / "d", with_test=False)
-    with pytest.raises(ConfigError, match="either data.source, or data.train"):
+    with pytest.raises(ConfigError, match=r"either data.source, or data.train"):
         load_ranking(tmp_path / "d", train=tmp_path / "d" / "Train.txt")
 
 
@@ -143,7 +145,7 @@ def test_five_sections_are_rotated(tmp_path):
         (tmp_path / f"S{part}.txt").write_text(letor(table(2, first=10 * part)))
     data = load_ranking(tmp_path, fold=4)
     assert [part.query_ids.tolist() for part in data.parts.values()] == [[40, 41, 50, 51, 10, 11], [20, 21], [30, 31]]
-    with pytest.raises(ConfigError, match="data.fold must be 1 to 5"):
+    with pytest.raises(ConfigError, match=r"data.fold must be 1 to 5"):
         load_ranking(tmp_path, fold=6)
     (tmp_path / "S5.txt").write_text(letor(table(2, first=10)))
     with pytest.raises(DataError, match="query 10 is in more than one of"):
@@ -158,10 +160,13 @@ def test_other_parts_must_have_the_features_of_train(tmp_path):
 
 
 def test_sources_that_are_none(tmp_path):
-    for source, message in (("nowhere", "neither a file nor a named dataset"), (tmp_path, "holds no files of documents")):
+    for source, message in (
+        ("nowhere", "neither a file nor a named dataset"),
+        (tmp_path, "holds no files of documents"),
+    ):
         with pytest.raises(DataError, match=message):
             load_ranking(source)
-    with pytest.raises(ConfigError, match="data.source must name"):
+    with pytest.raises(ConfigError, match=r"data.source must name"):
         load_ranking()
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text(letor(table(2)))
@@ -183,7 +188,9 @@ def test_new_queries_have_the_features_of_the_model(tmp_path):
 
 
 def test_queries_of_one_grade_have_no_order():
-    documents = Documents(np.zeros((5, 1), np.float32), np.float32([1, 1, 0, 1, 2]), np.array([0, 2, 4, 4, 5]), np.arange(4))
+    documents = Documents(
+        np.zeros((5, 1), np.float32), np.float32([1, 1, 0, 1, 2]), np.array([0, 2, 4, 4, 5]), np.arange(4)
+    )
     assert has_order(documents).tolist() == [False, True, False, False]
     with pytest.raises(DataError, match="every part must have the 2 features"):
         RankingData("x", documents, documents, documents, ("a", "b"))
@@ -204,5 +211,5 @@ def test_a_named_dataset_has_its_counts_or_says_where_to_get_it(name, monkeypatc
     assert sum(part.n_documents for part in data.parts.values()) == info.documents
     assert data.n_features == info.features
     assert info.grades.endswith(f"to {data.highest_grade:g}")
-    with pytest.raises(ConfigError, match="data.query must be left out"):
+    with pytest.raises(ConfigError, match=r"data.query must be left out"):
         load_ranking(name, query="q")
