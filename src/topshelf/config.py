@@ -14,8 +14,8 @@ import pydantic
 from pydantic import BaseModel, ConfigDict
 
 from topshelf.errors import ConfigError, one_of
+from topshelf.ranking_settings import RankingConfig
 from topshelf.settings import (
-    CONFIGS,
     BaseConfig,
     CatalogueConfig,
     Component,
@@ -34,11 +34,14 @@ __all__ = [
     "Component",
     "DataSettings",
     "NegativesSettings",
+    "RankingConfig",
     "RunConfig",
     "ThresholdSettings",
     "TrainSettings",
 ]
 
+# The config class of each task.
+CONFIGS: dict[str, type[BaseConfig]] = {"interactions": RunConfig, "ranking": RankingConfig}
 C = TypeVar("C", bound=BaseConfig)
 _MOST_LEVELS = 16  # of nested values; our own settings have four
 

@@ -26,6 +26,7 @@ def evaluate_scores(
     empty: str = "skip",
     gain: str = "exponential",
     highest: float | None = None,
+    protocol: str = GIVEN,
 ) -> Evaluation:
     """Every metric of lists that are ranked by their scores, best first, equal scores in the order of the lists.
 
@@ -34,7 +35,7 @@ def evaluate_scores(
         of whole lists. All but NDCG and ERR ask only whether a grade is above 0.
     Settings: ``empty``, queries without any grade above 0: "skip" leaves them out and counts them, "zero" and "one"
         give them that value in every metric; ``gain`` of NDCG, "exponential" (2^y - 1) or "linear"; ``highest``, the
-        highest grade of the scale, for ERR (default: of these lists).
+        highest grade of the scale, for ERR (default: of these lists); ``protocol``, a name that is shown with the numbers.
     """
     one_of("empty", empty, EMPTY)
     one_of("gain", gain, GAINS)
@@ -53,7 +54,7 @@ def evaluate_scores(
     if empty == "one":
         per_query = {name: torch.where(n_relevant > 0, value, 1.0) for name, value in per_query.items()}
     return Evaluation(
-        GIVEN,
+        protocol,
         checked,
         queries,
         {name: value[queries] for name, value in per_query.items()},
@@ -61,6 +62,7 @@ def evaluate_scores(
         fingerprint=zlib.crc32(bounds.numpy().tobytes(), zlib.crc32(wanted.numpy().tobytes())),
         empty=empty,
         gain=gain,
+        units="queries",
     )
 
 

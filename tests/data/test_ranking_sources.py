@@ -13,6 +13,7 @@ import pytest
 from topshelf.data.documents import Documents, RankingData
 from topshelf.data.ranking_datasets import RANKING_DATASETS
 from topshelf.data.ranking_sources import has_order, load_ranking, read_documents
+from topshelf.data.ranking_tables import TableColumns
 from topshelf.errors import ConfigError, DataError
 
 DATA = Path(os.environ.get("TOPSHELF_DATA", "missing"))
@@ -112,11 +113,10 @@ def test_a_folder_or_zip_of_parts(tmp_path):
     with zipfile.ZipFile(tmp_path / "d.zip", "w") as archive:
         for name, text in texts.items():
             archive.writestr(f"x/{name}.txt", text)
-    parts = {"train": "Train.txt", "valid": "vali.txt", "test": "test.txt"}
     found = [
         load_ranking(tmp_path / "d"),
         load_ranking(tmp_path / "d.zip"),
-        load_ranking(**{part: tmp_path / "d" / file for part, file in parts.items()}),
+        load_ranking(tmp_path / "d" / "Train.txt", valid=tmp_path / "d" / "vali.txt", test=tmp_path / "d" / "test.txt"),
     ]
     for data in found:
         assert [len(part) for part in data.parts.values()] == [9, 3, 4]
@@ -126,8 +126,8 @@ def test_a_folder_or_zip_of_parts(tmp_path):
     assert unread.train.fingerprint() == found[0].train.fingerprint()
     (tmp_path / "d" / "test.txt").write_text("rubbish")
     load_ranking(tmp_path / "d", with_test=False)
-    with pytest.raises(ConfigError, match=r"either data.source, or data.train"):
-        load_ranking(tmp_path / "d", train=tmp_path / "d" / "Train.txt")
+    with pytest.raises(ConfigError, match=r"data.source must be the file for training where data.test is given"):
+        load_ranking(tmp_path / "d", test=tmp_path / "d" / "test.txt")
 
 
 def test_folds(tmp_path):
@@ -166,12 +166,14 @@ def test_sources_that_are_none(tmp_path):
     ):
         with pytest.raises(DataError, match=message):
             load_ranking(source)
-    with pytest.raises(ConfigError, match=r"data.source must name"):
-        load_ranking()
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text(letor(table(2)))
     with pytest.raises(DataError, match="one file for train"):
         load_ranking(tmp_path)
+
+
+def columns(*features):
+    return TableColumns(features=features)
 
 
 def test_new_queries_have_the_features_of_the_model(tmp_path):
@@ -179,12 +181,12 @@ def test_new_queries_have_the_features_of_the_model(tmp_path):
     frame.drop("label").write_csv(tmp_path / "new.csv")
     (tmp_path / "new.txt").write_text(letor(frame))
     for name in ("new.csv", "new.txt"):
-        found = read_documents(tmp_path / name, ("b",) if name == "new.csv" else ("1", "2"))
+        found = read_documents(tmp_path / name, columns("b") if name == "new.csv" else columns("1", "2"))
         np.testing.assert_array_equal(found.features[:, -1], frame["b"].to_numpy())
     with pytest.raises(DataError, match="looks like that of the grade"):
-        read_documents(tmp_path / "new.csv", ("b",), needs_grades=True)
+        read_documents(tmp_path / "new.csv", columns("b"), needs_grades=True)
     with pytest.raises(DataError, match="must have the 2 features"):
-        read_documents(tmp_path / "new.csv", ("b", "zz"))
+        read_documents(tmp_path / "new.csv", columns("b", "zz"))
 
 
 def test_queries_of_one_grade_have_no_order():

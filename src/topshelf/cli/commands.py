@@ -53,6 +53,8 @@ def train(
 
       topshelf train --data clicks.parquet --set train.epochs=50 --set loss.tau=0.1 --out runs/short
 
+      topshelf train --task ranking --data queries.txt --out runs/ranker
+
       topshelf train my-run.toml --out runs/mine
 
       topshelf train --resume runs/mine
@@ -107,7 +109,7 @@ def evaluate(
     else:
         show.evaluation(result, f"{run} on {fitted.dataset.name}")
         if paired is not None:
-            show.paired(paired, result["against"]["metric"], str(run), str(against))
+            show.paired(paired, result["against"]["metric"], str(run), str(against), evaluation.units)
 
 
 @expanded

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from topshelf.errors import DataError
+from topshelf.errors import DataError, TopshelfWarning
 
 LARGEST_GRADE = 1000.0  # 2^y is finite in float64
 
@@ -91,7 +92,8 @@ class Documents:
 class RankingData:
     """Documents for training, validation and test; a part without queries is not there.
 
-    ``feature_names`` are the columns of the features, in order. ``notes`` are sentences for the user.
+    ``feature_names`` are the columns of the features, in order. ``notes`` are sentences for the user,
+    ``path`` is where the data were read, None for tables in memory.
     """
 
     name: str
@@ -100,6 +102,7 @@ class RankingData:
     test: Documents
     feature_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    path: str | None = None
 
     def __post_init__(self) -> None:
         for name, part in self.parts.items():
@@ -126,6 +129,11 @@ class RankingData:
         """What a model may learn from: "train", "valid" (with train), or "all"."""
         names = {"train": ("train",), "valid": ("train", "valid"), "all": ("train", "valid", "test")}[through]
         return concatenate([self.parts[name] for name in names if len(self.parts[name])])
+
+    def warn(self) -> None:
+        """Say the notes, each as a :class:`TopshelfWarning`."""
+        for line in self.notes:
+            warnings.warn(line, TopshelfWarning, stacklevel=3)
 
     def fingerprints(self) -> dict[str, str]:
         return {name: part.fingerprint() for name, part in self.parts.items()}

@@ -52,9 +52,8 @@ class Reading:
 
 
 def load_ranking(
-    source: str | Path | None = None,
+    source: str | Path,
     *,
-    train: str | Path | None = None,
     valid: str | Path | None = None,
     test: str | Path | None = None,
     query: str | None = None,
@@ -71,12 +70,13 @@ def load_ranking(
     """Documents for training, validation and test.
 
     ``source`` is a named dataset, a file, or a folder or zip with files for train, validation and test (or with a
-    folder per fold). Or name the files: ``train``, ``valid``, ``test``. A part that is not given is taken from train
-    by query: the test part by ``split_seed``, validation by ``seed``. Without ``with_test`` a test part is not read.
+    folder per fold). With files for ``valid`` or ``test`` it is the file for training. A part that is not given is
+    taken from train by query: the test part by ``split_seed``, validation by ``seed``. Without ``with_test`` a test
+    part is not read.
     """
     at_least("fold", fold, 1)
-    given = {"train": train, "valid": valid, "test": test}
-    name, texts = _texts(source, {part: Path(path) for part, path in given.items() if path is not None}, fold)
+    given = {"valid": valid, "test": test}
+    name, path, texts = _texts(source, {part: Path(file) for part, file in given.items() if file is not None}, fold)
     reading = Reading(TableColumns(query, grade, features), n_features)
     if name in RANKING_DATASETS:
         _refuse_settings(name, {"query": query, "grade": grade, "features": features, "n_features": n_features})
@@ -85,47 +85,70 @@ def load_ranking(
     if not with_test:
         texts = {part: files for part, files in texts.items() if part != "test"}
     parts, names = _read(texts, reading)
-    if not has_test and test_fraction:
-        parts["train"], parts["test"] = _carve(parts["train"], test_fraction, split_seed, name, "test")
+    fractions = (valid_fraction, 0.0 if has_test else test_fraction)
+    data = _in_parts(name, parts, names, fractions, (seed, split_seed))
+    return replace(data, path=str(path.absolute()), test=data.test if with_test else data.test.none())
+
+
+def split_documents(
+    documents: Documents,
+    feature_names: tuple[str, ...],
+    *,
+    name: str,
+    valid_fraction: float = 0.2,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    split_seed: int = 0,
+) -> RankingData:
+    """Documents as train, validation and test, by query."""
+    if len(documents) < _LEAST_QUERIES:
+        raise _too_few(name)
+    return _in_parts(name, {"train": documents}, feature_names, (valid_fraction, test_fraction), (seed, split_seed))
+
+
+def _in_parts(
+    name: str,
+    parts: dict[str, Documents],
+    names: tuple[str, ...],
+    fractions: tuple[float, float],
+    seeds: tuple[int, int],
+) -> RankingData:
+    """The parts that are there, and the others drawn from train; of validation and test, in that order."""
+    if "test" not in parts and fractions[1]:
+        parts["train"], parts["test"] = _carve(parts["train"], fractions[1], seeds[1], name, "test")
     if "valid" not in parts:
-        parts["train"], parts["valid"] = _carve(parts["train"], valid_fraction, seed, name, "valid")
-    nothing = parts["train"].none()
-    data = RankingData(
-        name, parts["train"], parts["valid"], parts.get("test", nothing) if with_test else nothing, names
-    )
+        parts["train"], parts["valid"] = _carve(parts["train"], fractions[0], seeds[0], name, "valid")
+    data = RankingData(name, parts["train"], parts["valid"], parts.get("test", parts["train"].none()), names)
     return replace(data, notes=_notes(data))
 
 
-def read_documents(
-    path: str | Path,
-    feature_names: tuple[str, ...],
-    *,
-    query: str | None = None,
-    grade: str | None = None,
-    needs_grades: bool = False,
-) -> Documents:
-    """A file of new queries with the features of a model, for scoring or evaluation.
+def read_documents(path: str | Path, columns: TableColumns, *, needs_grades: bool = False) -> Documents:
+    """A file of new queries with the features of a model (``columns.features``), for scoring or evaluation.
 
     ``needs_grades`` refuses a table without a column of grades; without it such a table has zeros.
     """
     path = Path(path)
     if is_table(path):
-        columns = TableColumns(query, grade, feature_names)
         return read_document_table(path, columns, needs_grades=needs_grades).documents
-    if not path.is_file():
+    if not _exists(path) or path.is_dir():
         raise DataError(f"{path} is not a file. Check the path.")
-    return read_letor(_single(path), len(feature_names)).check(str(path))
+    assert columns.features is not None
+    return read_letor(_single(path), len(columns.features)).check(str(path))
 
 
 def _read(texts: Mapping[str, list[Text]], reading: Reading) -> tuple[dict[str, Documents], tuple[str, ...]]:
     train, names = reading.read(texts["train"])
     if len(train) < _LEAST_QUERIES:
-        raise DataError(
-            f"{texts['train'][0]} has one query only; at least {_LEAST_QUERIES} are needed to learn from. Is the "
-            "query column the right one?"
-        )
+        raise _too_few(str(texts["train"][0]))
     like = reading.like(names)
     return {"train": train, **{part: like.read(files)[0] for part, files in texts.items() if part != "train"}}, names
+
+
+def _too_few(source: str) -> DataError:
+    return DataError(
+        f"{source} has one query only; at least {_LEAST_QUERIES} are needed to learn from. Is the query column the "
+        "right one?"
+    )
 
 
 def _once(documents: Documents, texts: list[Text]) -> Documents:
@@ -137,23 +160,29 @@ def _once(documents: Documents, texts: list[Text]) -> Documents:
     return documents
 
 
-def _texts(source: str | Path | None, given: dict[str, Path], fold: int) -> tuple[str, dict[str, list[Text]]]:
-    """The name of a source, and the files of its parts."""
-    if given:
-        if source is not None or "train" not in given:
-            raise ConfigError("give either data.source, or data.train with data.valid and data.test, not both")
-        return given["train"].name, {part: [_single(path)] for part, path in given.items()}
-    if source is None:
-        raise ConfigError("data.source must name a dataset, a file, a folder or a zip; or give data.train")
+def _texts(source: str | Path, given: dict[str, Path], fold: int) -> tuple[str, Path, dict[str, list[Text]]]:
+    """The name of a source, where it is, and the files of its parts."""
     name = str(source)
     path = locate(name) if name in RANKING_DATASETS else Path(source)
-    if not path.exists():
+    if not _exists(path):
         raise DataError(
             f"{name!r} is neither a file nor a named dataset of documents. Named datasets: "
             f"{', '.join(RANKING_DATASETS)}."
         )
-    name = name if name in RANKING_DATASETS else path.name
-    return name, _parts_of(_listed(path), fold, str(path))
+    if not given:
+        return name if name in RANKING_DATASETS else path.name, path, _parts_of(_listed(path), fold, str(path))
+    if name in RANKING_DATASETS or path.is_dir():
+        raise ConfigError(
+            f"data.source must be the file for training where data.{next(iter(given))} is given, got {name!r}"
+        )
+    return path.name, path, {part: [_single(file)] for part, file in {"train": path, **given}.items()}
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that is too long, or with a NUL
+        return False
 
 
 def _single(path: Path) -> Text:
@@ -162,7 +191,7 @@ def _single(path: Path) -> Text:
         return Text(path)
     members = _listed(path)
     if len(members) != 1:
-        raise DataError(f"{path} must hold one file, got {len(members)}. Unpack it, or pass it as data.source.")
+        raise DataError(f"{path} must hold one file, got {len(members)}. Unpack it, or pass it alone as data.source.")
     return next(iter(members.values()))
 
 
@@ -206,7 +235,7 @@ def _parts_of(files: dict[str, Text], fold: int, source: str) -> dict[str, list[
         if len(texts) > 1 or (part == "train" and not texts):
             raise DataError(
                 f"{source}: there must be one file for {part} with that word in its name, got {len(texts)} of "
-                f"{', '.join(files)}. Name the files: data.train, data.valid and data.test."
+                f"{', '.join(files)}. Name the files: data.source for train, data.valid and data.test."
             )
     return {part: texts for part, texts in parts.items() if texts}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -42,7 +42,19 @@ def is_table(path: Path) -> bool:
 
 def read_document_table(path: Path, columns: TableColumns, *, needs_grades: bool = True) -> DocumentTable:
     """The documents of a table; without ``needs_grades`` a missing column of grades is as good as zeros."""
-    source, frame = str(path), _scan(path)
+    return _read(_scan(path), columns, str(path), needs_grades)
+
+
+def documents_of_frame(frame: Any, columns: TableColumns, *, needs_grades: bool = True) -> DocumentTable:
+    """The documents of a polars or pandas frame, as :func:`read_document_table` reads a file."""
+    if type(frame).__module__.partition(".")[0] == "pandas":
+        frame = pl.from_pandas(frame)
+    if not isinstance(frame, pl.DataFrame | pl.LazyFrame):
+        raise DataError(f"data must be a file, a polars or pandas frame, or RankingData, got {type(frame).__name__}")
+    return _read(frame.lazy(), columns, "the table", needs_grades)
+
+
+def _read(frame: pl.LazyFrame, columns: TableColumns, source: str, needs_grades: bool) -> DocumentTable:
     schema = attempt(frame.collect_schema, source)
     query = _column(columns.query, QUERY_NAMES, schema.names(), "query", source)
     grade = _grade(columns.grade, schema.names(), source, needs_grades)

@@ -10,7 +10,7 @@ nothing about order: with every listwise loss it costs 0.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -54,6 +54,14 @@ class ListwiseLoss(ModuleForm, nn.Module):
 
     if TYPE_CHECKING:
         __call__ = forward  # nn.Module's takes and returns anything
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Called before each epoch, counted from 1; for losses whose parts train in turn."""
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """The loss's own parameters as groups of an optimizer, for a model trained at ``learning_rate``."""
+        parameters = list(self.parameters())
+        return [{"params": parameters, "lr": learning_rate, "weight_decay": 0.0}] if parameters else []
 
     def each(self, scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Tensor:
         """The loss of every query, (Q,)."""

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from topshelf.errors import at_least
 from topshelf.graded_lists import ListContext
-from topshelf.registry import Recorded, SearchSpace
+from topshelf.models.base import Trainable
 
 
-class ListModel(Recorded, nn.Module):
-    """Base of the models that rank documents. A subclass has :meth:`score`."""
+class ListModel(Trainable):
+    """Base of the models that rank documents. A subclass has :meth:`score`; its ``fit`` takes a ``ListContext``."""
 
     sizes: ClassVar[tuple[str, ...]] = ("n_features",)
-    is_closed_form: ClassVar[bool] = False
-    ranges: ClassVar[SearchSpace] = {}
-    sparse_rows: bool = False
 
     def __init__(self, n_features: int) -> None:
         super().__init__()
@@ -37,17 +33,3 @@ class ListModel(Recorded, nn.Module):
 
     def prepare(self, context: ListContext) -> None:
         """Take the statistics of the features that the model keeps, before the first step of training."""
-
-    def fit(self, context: ListContext) -> None:
-        """Closed-form models only: compute what is learned from the data."""
-        raise NotImplementedError
-
-    def attach(self, context: ListContext) -> None:
-        """Nothing: a score depends on the features it is given."""
-
-    def derived(self) -> dict[str, float]:
-        return {}
-
-    @classmethod
-    def searched(cls, settings: Mapping[str, Any]) -> SearchSpace:  # noqa: ARG003
-        return dict(cls.ranges)

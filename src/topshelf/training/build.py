@@ -12,9 +12,10 @@ import torch
 from topshelf.catalogue import Workspace
 from topshelf.config import BaseConfig, CatalogueConfig, Component, NegativesSettings, complete
 from topshelf.errors import ConfigError
-from topshelf.losses import LOSSES, Loss
+from topshelf.losses import LISTWISE, LOSSES, ListwiseLoss, Loss
 from topshelf.models import MODELS, Model, Trainable
 from topshelf.models.blend import NOT_TRAINED, Blend
+from topshelf.models.lists import LIST_MODELS, ListModel
 from topshelf.negatives import NEGATIVES, Negatives
 from topshelf.queries import Context, QuerySet
 from topshelf.registry import lookup, named
@@ -34,7 +35,10 @@ class Kinds(NamedTuple):
     loss_base: type[Any] = Loss
 
 
-KINDS: dict[str, Kinds] = {"interactions": Kinds(MODELS, LOSSES)}
+KINDS: dict[str, Kinds] = {
+    "interactions": Kinds(MODELS, LOSSES),
+    "ranking": Kinds(LIST_MODELS, LISTWISE, ListModel, ListwiseLoss),
+}
 _MADE_OF_RUNS: dict[str, type[Model]] = {"blend": Blend}  # fitted already: never trained, so not in MODELS
 _GIVEN_TO_LOSS = ("n_queries", "n_items", "n_positives", "reduction")
 _INITIAL_VALUES = 3  # a branch of the seed's random streams, beside the trainer's
@@ -101,11 +105,12 @@ def _spelled_out(config: CatalogueConfig, loss: Loss) -> NegativesSettings:
     return config.negatives.model_copy(update=update)
 
 
-def components(sections: Mapping[str, Any]) -> dict[str, Any]:
+def components(sections: Mapping[str, Any], task: str = "interactions") -> dict[str, Any]:
     """Sections of a config as plain values; classes and instances in them become names and settings."""
+    of_task = KINDS[task]
     kinds: dict[str, tuple[str, Mapping[str, type[Any]], type[Any]]] = {
-        "model": ("name", {**MODELS, **_MADE_OF_RUNS}, Model),
-        "loss": ("name", LOSSES, Loss),
+        "model": ("name", {**of_task.models, **_MADE_OF_RUNS}, of_task.model_base),
+        "loss": ("name", of_task.losses, of_task.loss_base),
         "negatives": ("kind", NEGATIVES, Negatives),
         "threshold": ("estimator", ESTIMATORS, Estimator),
     }

@@ -107,4 +107,4 @@ class ListObjective:
     def backward(self, batch: Any, generator: torch.Generator) -> StepResult:  # noqa: ARG002  dropout has its own
         loss = self.value(batch)
         loss.backward()
-        return StepResult(float(loss.detach()), None)  # type: ignore[arg-type]
+        return StepResult(float(loss.detach()))
