@@ -35,7 +35,7 @@ def evaluate_scores(
         of whole lists. All but NDCG and ERR ask only whether a grade is above 0.
     Settings: ``empty``, queries without any grade above 0: "skip" leaves them out and counts them, "zero" and "one"
         give them that value in every metric; ``gain`` of NDCG, "exponential" (2^y - 1) or "linear"; ``highest``, the
-        highest grade of the scale, for ERR (default: of these lists); ``protocol``, a name that is shown with the numbers.
+        highest grade of the scale, for ERR (default: of these lists); ``protocol``, its name in the result.
     """
     one_of("empty", empty, EMPTY)
     one_of("gain", gain, GAINS)

@@ -177,14 +177,12 @@ def _check_shapes(documents: Documents, source: str) -> None:
     features, grades, indptr = documents.features, documents.grades, documents.indptr
     if features.ndim != 2 or features.dtype != np.float32 or features.shape[0] != grades.size:
         raise DataError(f"{source}: features must be float32 (documents, features), got {features.shape}")
-    if (
-        indptr.ndim != 1
-        or indptr.size < 1
-        or indptr[0] != 0
-        or indptr[-1] != grades.size
-        or (np.diff(indptr) < 0).any()
-    ):
+    if indptr.ndim != 1 or indptr.dtype != np.int64 or indptr.size < 1:
+        raise DataError(f"{source}: indptr must be int64 (queries + 1,), got {indptr.dtype} {indptr.shape}")
+    if indptr[0] != 0 or indptr[-1] != grades.size or (np.diff(indptr) < 0).any():
         raise DataError(f"{source}: indptr must ascend from 0 to the number of documents ({grades.size})")
+    if grades.ndim != 1 or grades.dtype != np.float32:
+        raise DataError(f"{source}: grades must be float32 (documents,), got {grades.dtype} {grades.shape}")
     if documents.query_ids.shape != (indptr.size - 1,):
         raise DataError(f"{source}: there must be {indptr.size - 1} query ids, got {documents.query_ids.shape}")
 

@@ -11,6 +11,7 @@ import polars as pl
 
 from topshelf.data.columns import attempt, whole_numbers
 from topshelf.data.documents import Documents, from_rows
+from topshelf.data.frames import of_frame
 from topshelf.data.readers import PARQUET
 from topshelf.errors import DataError
 
@@ -47,11 +48,10 @@ def read_document_table(path: Path, columns: TableColumns, *, needs_grades: bool
 
 def documents_of_frame(frame: Any, columns: TableColumns, *, needs_grades: bool = True) -> DocumentTable:
     """The documents of a polars or pandas frame, as :func:`read_document_table` reads a file."""
-    if type(frame).__module__.partition(".")[0] == "pandas":
-        frame = pl.from_pandas(frame)
-    if not isinstance(frame, pl.DataFrame | pl.LazyFrame):
-        raise DataError(f"data must be a file, a polars or pandas frame, or RankingData, got {type(frame).__name__}")
-    return _read(frame.lazy(), columns, "the table", needs_grades)
+    if not isinstance(frame, pl.LazyFrame):
+        data = of_frame(frame, "the table")
+        frame = data.take(data.names, None).lazy()
+    return _read(frame, columns, "the table", needs_grades)
 
 
 def _read(frame: pl.LazyFrame, columns: TableColumns, source: str, needs_grades: bool) -> DocumentTable:

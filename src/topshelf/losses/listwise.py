@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from topshelf.errors import ConfigError, one_of, positive
 from topshelf.losses.base import FOR_DOT_PRODUCTS, ModuleForm, Reduction, log_sum_exp, reduce, widened, zero_unless
-from topshelf.registry import SearchSpace
+from topshelf.registry import Recorded, SearchSpace
 
 Ties = Literal["together", "place"]
 TIES = ("together", "place")
 
 
-class ListwiseLoss(ModuleForm, nn.Module):
+class ListwiseLoss(ModuleForm, Recorded, nn.Module):
     """Base of the losses of graded lists. A subclass sets ``formula`` and, where they differ, ``ranges``."""
 
     # The paper names no search space for its ranking task; this is its optimizer's for scores without bounds.
