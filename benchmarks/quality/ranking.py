@@ -54,7 +54,7 @@ def _boosted(**settings: Any) -> Row:
 
 
 # The settings that each method may choose from. The gradient of SL@K's weight pushes badly ranked positives down where
-# scores have no bounds, so two of its four stop that gradient, one bounds the scores and one softens the weight.
+# scores have no bounds, so three of its four stop that gradient, and the fourth has a soft weight.
 CHOICES: dict[str, list[Row]] = {
     "listmle": _temperatures("listmle"),
     "listnet": _temperatures("listnet"),
@@ -70,7 +70,7 @@ CHOICES: dict[str, list[Row]] = {
     OURS: [
         {"loss": {"name": OURS, "k": K, "detach_weight": True}},
         {"loss": {"name": OURS, "k": K, "tau": 0.5, "detach_weight": True}},
-        {"loss": {"name": OURS, "k": K, "tau": 0.2}, "model": {"name": "transformer", "output": "tanh"}},
+        {"loss": {"name": OURS, "k": K, "tau_weight": 3.0, "detach_weight": True}},
         {"loss": {"name": OURS, "k": K, "tau_weight": 5.0}},
     ],
     BOOSTED: [
