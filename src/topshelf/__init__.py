@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from topshelf.losses import BPR, SLatK, SoftmaxLoss
     from topshelf.models import EASE, MF, LightGCN, Popularity, XSimGCL
     from topshelf.queries import QuerySet
+    from topshelf.ranker import Ranker
     from topshelf.recommender import Recommender
     from topshelf.training import fit, load, resume
 
@@ -36,6 +37,7 @@ __all__ = [
     "LightGCN",
     "Popularity",
     "QuerySet",
+    "Ranker",
     "Recommender",
     "RunConfig",
     "SLatK",
@@ -63,6 +65,7 @@ _HOMES = {
     "losses": ["BPR", "SLatK", "SoftmaxLoss"],
     "models": ["EASE", "MF", "LightGCN", "Popularity", "XSimGCL"],
     "queries": ["QuerySet"],
+    "ranker": ["Ranker"],
     "recommender": ["Recommender"],
     "training": ["fit", "load", "resume"],
 }

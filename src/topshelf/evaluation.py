@@ -47,6 +47,7 @@ class Evaluation:
     fingerprint of the relevant and the masked lists: evaluations can be compared only where it is the same
     empty       queries with nothing to find: "skip", left out; "zero" or "one", worth 0 or 1 in every metric at K
     gain        of NDCG: "binary", or of graded relevance "exponential" or "linear"
+    units       what the numbers are means over: "users", "queries"
     """
 
     protocol: str
@@ -58,6 +59,7 @@ class Evaluation:
     fingerprint: int = 0
     empty: str = "skip"
     gain: str = "binary"
+    units: str = "users"
 
     def mean(self) -> dict[str, float]:
         """Mean over users; a NaN (an undefined AUC) is left out of its mean."""
@@ -83,6 +85,7 @@ class Evaluation:
             "protocol": self.protocol,
             "empty": self.empty,
             "gain": self.gain,
+            "units": self.units,
             "cutoffs": list(self.cutoffs),
             "n_evaluated": self.users.numel(),
             "n_skipped": self.n_skipped,
@@ -105,7 +108,7 @@ def conditions(evaluation: Mapping[str, Any]) -> str:
     empty = EMPTY[evaluation.get("empty") or PROTOCOLS[protocol]]
     gain = evaluation.get("gain", "binary")
     graded = "" if gain == "binary" else f"; NDCG of {gain} gains"
-    return f"protocol {protocol}; users with nothing to find {empty}{graded}"
+    return f"protocol {protocol}; {evaluation.get('units', 'users')} with nothing to find {empty}{graded}"
 
 
 def check_json(evaluation: Any) -> None:

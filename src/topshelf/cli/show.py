@@ -27,6 +27,9 @@ def run(fitted: Fitted, out: Path) -> None:
     """The outcome of a training run."""
     from topshelf.config import allow_options
 
+    if fitted.config.task == "ranking":
+        _ranking_run(fitted, out)
+        return
     split, config = fitted.dataset.split, fitted.config
     what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
     title = f"{what} on {fitted.dataset.name}"
@@ -56,13 +59,30 @@ def run(fitted: Fitted, out: Path) -> None:
         say(line)
 
 
+def _ranking_run(fitted: Fitted, out: Path) -> None:
+    """The outcome of a run on documents."""
+    from topshelf.config import allow_options
+
+    config, data = fitted.config, fitted.dataset
+    what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
+    if (metrics := fitted.test_json()) is not None:
+        evaluation(metrics, f"{what} on {data.name}")
+    else:
+        _without_test(fitted, f"{what} on {data.name}")
+    counts = ", ".join(f"{len(part):,} {name}" for name, part in data.parts.items())
+    say(f"{data.n_features:,} features, grades up to {data.highest_grade:g}; queries: {counts}")
+    if not fitted.model.is_closed_form:
+        say(f"best epoch {fitted.best_epoch}, trained in {fitted.seconds:.1f} s")
+    say(f"kept in {out}; rank new queries: topshelf rank {out} FILE --out scores.csv{allow_options(config)}")
+
+
 def _without_test(fitted: Fitted, title: str) -> None:
     score = fitted.valid_score
     if score is None:  # a closed-form model that was not refitted
         score = fitted.evaluate(part="valid").mean()[f"ndcg@{fitted.config.k}"]
     say(
-        f"{title}: no test part (data.test_fraction = 0); validation ndcg@{fitted.config.k} {score:.4f} (users with "
-        "nothing to find are left out)"
+        f"{title}: no test part (data.test_fraction = 0); validation ndcg@{fitted.config.k} {score:.4f} ("
+        "those with nothing to find are left out)"
     )
 
 
@@ -71,7 +91,8 @@ def evaluation(result: dict[str, Any], title: str) -> None:
     from topshelf.evaluation import conditions
 
     means, intervals, extras, cutoffs = (result[key] for key in ("mean", "interval", "extras", "cutoffs"))
-    caption = f"{title}\n{conditions(result)}\n{result['n_evaluated']:,} users, 95% intervals by bootstrap"
+    units = result.get("units", "users")
+    caption = f"{title}\n{conditions(result)}\n{result['n_evaluated']:,} {units}, 95% intervals by bootstrap"
     columns = (Column("metric", no_wrap=True), *(Column(f"@{k}", justify="right") for k in cutoffs))
     table = Table(*columns, title=cell(caption), title_justify="left")
     for name in dict.fromkeys(name.partition("@")[0] for name in means if "@" in name):
@@ -86,7 +107,7 @@ def evaluation(result: dict[str, Any], title: str) -> None:
     if means.get("auc") is not None:
         shown.print(f"auc {means['auc']:.4f}", highlight=False)
     if result["n_skipped"]:
-        shown.print(f"{result['n_skipped']:,} users with nothing to find left out", style="dim", highlight=False)
+        shown.print(f"{result['n_skipped']:,} {units} with nothing to find left out", style="dim", highlight=False)
 
 
 FORMS = {
@@ -153,7 +174,7 @@ def against(result: dict[str, Any]) -> None:
     say(
         f"{other['metric']}: {result['run']} minus {other['run']} = {other['difference']:+.4f} (95% interval "
         f"{other['low']:+.4f} to {other['high']:+.4f}; paired sign-flip test, p = {other['p_value']:.4f}, "
-        f"{other['n']:,} users)"
+        f"{other['n']:,} {result.get('units', 'users')})"
     )
 
 
