@@ -19,6 +19,7 @@ from topshelf.cli.options import (
     RunPath,
     argument,
     expanded,
+    numbers,
     option,
 )
 from topshelf.errors import ConfigError, one_of
@@ -94,7 +95,9 @@ def evaluate(
     """
     from topshelf.evaluation import compare
 
-    fitted, evaluation = _evaluated(run, protocol, _cutoffs(cutoffs))
+    form = "whole numbers such as 5,10,20"
+    lengths = None if cutoffs is None else tuple(sorted(set(numbers(cutoffs, int, "--cutoffs", form))))
+    fitted, evaluation = _evaluated(run, protocol, lengths)
     result: dict[str, Any] = {"run": str(run), "finished": fitted.is_finished, "data": fitted.dataset.name}
     result |= evaluation.to_json()
     if against is not None:
@@ -308,12 +311,3 @@ def _read_histories(path: Path, settings: DataSettings, in_order: bool) -> dict[
 def _check_table(out: Path | None) -> None:
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"--out must end in .csv or .parquet, got {out}")
-
-
-def _cutoffs(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        raise ConfigError(f"--cutoffs takes whole numbers such as 5,10,20; got {text!r}") from None

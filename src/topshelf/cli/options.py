@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Argument, Option
 
@@ -18,6 +18,8 @@ from topshelf.errors import ConfigError
 
 if TYPE_CHECKING:
     from topshelf.config import BaseConfig
+
+Number = TypeVar("Number", int, float)
 
 
 def option(help: str, *names: str, tab: Callable[..., Any] | None = None, panel: str | None = None) -> Any:
@@ -33,6 +35,14 @@ AsJson = Annotated[bool, option("Print JSON instead of tables.", "--json")]
 Quiet = Annotated[bool, option("No progress bar.", "--quiet")]
 ConfigFile = Annotated[Path | None, argument("FILE", "TOML file with the run's settings.")]
 RunPath = Annotated[Path, argument("RUN", "Run folder.", tab=completion.runs)]
+
+
+def numbers(text: str, kind: Callable[[str], Number], option: str, form: str) -> list[Number]:
+    """Numbers separated by commas; ``form`` says in an error what the option takes."""
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option} takes {form}; got {text!r}") from None
 
 
 def search_here() -> None:

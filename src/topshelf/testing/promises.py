@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -27,6 +27,7 @@ from topshelf.training.thresholding import ESTIMATORS, Estimator
 from topshelf.training.trainer import Trainer
 
 N_BLOCKS, USERS, ITEMS = 4, 20, 24  # blocks; users and items of a block
+Drawn = TypeVar("Drawn")
 
 
 def same(actual: Any, expected: Any, promise: str, **tolerance: Any) -> None:
@@ -36,6 +37,19 @@ def same(actual: Any, expected: Any, promise: str, **tolerance: Any) -> None:
 
 def identical(actual: Any, expected: Any, promise: str) -> None:
     same(actual, expected, promise, rtol=0, atol=0)
+
+
+def check_draws(draw: Callable[[], Drawn], compare: Callable[[Drawn, Drawn], None]) -> None:
+    """Two draws are the same whatever the state of torch's global generator, and leave that alone."""
+    results, is_left = [], True
+    for seed in (0, 1):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            before = torch.get_rng_state()
+            results.append(draw())
+            is_left = is_left and torch.equal(torch.get_rng_state(), before)
+    compare(*results)
+    assert is_left, "draws must come from the given generator, not from torch's global one"
 
 
 def check_is_named(cls: type[Any], base: type[Any], registry: Mapping[str, type[Any]]) -> None:
