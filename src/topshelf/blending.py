@@ -18,7 +18,7 @@ from topshelf.metrics import ndcg_at_k
 from topshelf.models.blend import LEAST_SCALE, checked_weights
 from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
-from topshelf.ranking import NO_ITEM, Queries
+from topshelf.ranking import NO_ITEM, QueryVectors
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder
@@ -28,7 +28,7 @@ SAMPLE = 1 << 22  # cells of users x items that the spread of a model's scores i
 WORKSPACE = 64 << 20  # bytes of a block of scores; the search has up to four such blocks
 MOST_ROWS = 1 << 11  # users per block
 
-Vectors = tuple[Queries, Tensor]
+Vectors = tuple[QueryVectors, Tensor]
 
 
 def blend(
@@ -115,11 +115,8 @@ class WeightSearch:
             kernels.hide(known, masked.indptr, masked.indices)  # what is -inf here stays so in every sum
             added = _scores(self.encoded[part], rows).div_(self.scales[part])
             tile = torch.empty_like(known)
-            scored = []
-            for weight in candidates:
-                torch.add(known, added, alpha=weight, out=tile)
-                scored.append(_ndcg_of_each(tile, wanted, self.k))
-            blocks.append(torch.stack(scored))
+            sums = (torch.add(known, added, alpha=weight, out=tile) for weight in candidates)
+            blocks.append(torch.stack([_ndcg_of_each(total, wanted, self.k) for total in sums]))
         return torch.cat(blocks, dim=1)
 
     def _sum(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
@@ -140,7 +137,7 @@ def clearly_best(scores: Tensor, usual: int) -> int:
 
 
 @torch.no_grad()
-def spread(queries: Queries, items: Tensor) -> float:
+def spread(queries: QueryVectors, items: Tensor) -> float:
     """The standard deviation of the scores of all cells, or of a fixed sample of at most ``SAMPLE``.
 
     1 if all scores are (almost) equal.

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 import pydantic
 from pydantic import BaseModel, ConfigDict
 
-from topshelf.errors import ConfigError, one_of
+from topshelf.errors import ConfigError, one_of, suggestion
 from topshelf.ranking_settings import RankingConfig
 from topshelf.settings import (
     BaseConfig,
@@ -195,7 +195,7 @@ def _common(section: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Map
 
 def edits(before: str, now: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
     """Changes to a config file since it was written: missing settings, and a sentence for each changed one."""
-    old, new = _flat(parse_toml(before)), _flat(now)
+    old, new = flat(parse_toml(before)), flat(now)
     changed = {
         name: f"{name} is {value!r}, was {old.get(name, 'not set')!r}"
         for name, value in new.items()
@@ -204,12 +204,12 @@ def edits(before: str, now: Mapping[str, Any]) -> tuple[list[str], dict[str, str
     return [name for name in old if name not in new], changed
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by their whole names."""
-    flat: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
+        result |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return result
 
 
 def overrides(assignments: Iterable[str]) -> dict[str, Any]:
@@ -310,12 +310,24 @@ def _explain(error: pydantic.ValidationError, schema: type[BaseModel], prefix: s
     for finding in error.errors():
         name = prefix + ".".join(str(part) for part in finding["loc"])
         if finding["type"] == "extra_forbidden":
-            accepted = ", ".join(_section(schema, finding["loc"][:-1]).model_fields) or "none"
-            lines.append(f"{name} is not a setting; accepted here: {accepted}")
+            accepted = list(_section(schema, finding["loc"][:-1]).model_fields)
+            hint = suggestion(finding["loc"][-1], accepted) or _elsewhere(schema, str(finding["loc"][-1]))
+            lines.append(f"{name} is not a setting; accepted here: {', '.join(accepted) or 'none'}{hint}")
         else:
             rule = finding["msg"][0].lower() + finding["msg"][1:]
             lines.append(f"{name}: {rule}, got {finding['input']!r}")
     return "\n".join(lines)
+
+
+def _elsewhere(schema: type[BaseModel], key: str) -> str:
+    """The sections that have a setting of this name, as the end of a message."""
+    kinds = {name: field.annotation for name, field in schema.model_fields.items()}
+    places = [
+        f"{section}.{key}"
+        for section, kind in kinds.items()
+        if inspect.isclass(kind) and issubclass(kind, Settings) and key in kind.model_fields
+    ]
+    return f"; did you mean {' or '.join(places)}?" if places else ""
 
 
 def _section(schema: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:

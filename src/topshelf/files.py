@@ -22,7 +22,7 @@ import socket
 import stat
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -69,7 +69,7 @@ def write(path: str | Path, content: Callable[[Path], object]) -> None:
         temporary.replace(path)
         is_moved = True
         step("done", path)
-        _sync_folder(path.parent)
+        _sync(path.parent)
     except _FAILURES as error:
         kept = "the file that was there before is kept" if path.exists() else "nothing was written"
         if is_moved:
@@ -101,7 +101,7 @@ def append(path: Path, text: str) -> None:
 
 def write_sealed(path: str | Path, content: dict[str, Any]) -> None:
     """Write JSON with a checksum, so that a damaged or edited file is noticed."""
-    write_text(path, json.dumps({**content, _SEAL: _seal(content)}, indent=2) + "\n")
+    write_text(path, json.dumps(sealed(content), indent=2) + "\n")
 
 
 def read_sealed(path: Path, *, is_always_sealed: bool = False) -> dict[str, Any]:
@@ -112,9 +112,20 @@ def read_sealed(path: Path, *, is_always_sealed: bool = False) -> dict[str, Any]
     content = read_json(path)
     if is_always_sealed and _SEAL not in content:
         raise CheckpointError(f"{path} is damaged, or was edited: it has no checksum")
-    if (sealed := content.pop(_SEAL, None)) is not None and sealed != _seal(content):
+    if content.get(_SEAL) is not None and not is_intact(content):
         raise CheckpointError(f"{path} is damaged, or was edited: its checksum does not match its content")
-    return content
+    return {name: value for name, value in content.items() if name != _SEAL}
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content with its checksum."""
+    text = json.dumps(content, sort_keys=True)
+    return {**content, _SEAL: hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def is_intact(content: Mapping[str, Any]) -> bool:
+    """Whether the result of :func:`sealed` is unchanged."""
+    return content.get(_SEAL) == sealed({key: content[key] for key in content if key != _SEAL})[_SEAL]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -159,7 +170,7 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     try:
         yield fresh
         step("sync", path)
-        _sync_folder(fresh)
+        _sync(fresh)
         _move_folder(fresh, path, replace)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
@@ -183,7 +194,7 @@ def _move_folder(fresh: Path, path: Path, replace: bool) -> None:
         raise
     try:
         step("done", path)
-        _sync_folder(path.parent)
+        _sync(path.parent)
     finally:
         if old is not None:
             shutil.rmtree(old, ignore_errors=True)
@@ -212,16 +223,12 @@ def owned(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def is_ours_to_ignore(path: Path) -> bool:
-    """Whether a file of a folder is a lock or a leftover temporary file, which do not count as content."""
-    return path.name == LOCK or _TEMPORARY.fullmatch(path.name) is not None
-
-
 def is_free(folder: Path) -> bool:
     """Whether the path is unused: nothing there, or an empty folder."""
     if not folder.exists():
         return not folder.is_symlink()
-    return folder.is_dir() and all(is_ours_to_ignore(path) for path in folder.iterdir())
+    # A lock and the leftovers of a killed process do not count as content.
+    return folder.is_dir() and all(path.name == LOCK or _TEMPORARY.fullmatch(path.name) for path in folder.iterdir())
 
 
 def restore(path: Path) -> None:
@@ -308,18 +315,9 @@ def _remove(path: Path) -> None:
             path.unlink()
 
 
-def _seal(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    """So that a move survives a power failure. Only POSIX systems need it."""
-    if os.name != "posix":
+    """So that a file, or a move in a folder, survives a power failure. Only POSIX systems sync folders."""
+    if os.name != "posix" and path.is_dir():
         return
     handle = os.open(path, os.O_RDONLY)
     try:

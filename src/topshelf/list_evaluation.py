@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from topshelf.errors import ConfigError, DataError, at_least, one_of
-from topshelf.evalset import EMPTY, GIVEN
+from topshelf.evalset import EMPTY, OWN_PROTOCOL
 from topshelf.evaluation import Evaluation
 from topshelf.metrics import GAINS, err_at_k, every_metric, ndcg_at_k
 
@@ -26,7 +26,7 @@ def evaluate_scores(
     empty: str = "skip",
     gain: str = "exponential",
     highest: float | None = None,
-    protocol: str = GIVEN,
+    protocol: str = OWN_PROTOCOL,
 ) -> Evaluation:
     """Every metric of lists that are ranked by their scores, best first, equal scores in the order of the lists.
 

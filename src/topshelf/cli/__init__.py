@@ -16,7 +16,7 @@ import typer
 from topshelf import terminal
 from topshelf.cli import completion, data
 from topshelf.cli.blend import blend
-from topshelf.cli.commands import demo, evaluate, losses, models, recommend, train
+from topshelf.cli.commands import demo, evaluate, losses, models, recommend, similar, train
 from topshelf.cli.diagnose import diagnose
 from topshelf.cli.rank import rank
 from topshelf.cli.tune import tune
@@ -49,7 +49,7 @@ def options(
 
 
 app.add_typer(data.app, name="data")
-for command in (train, evaluate, recommend, rank, blend, losses, models, demo, diagnose, tune):
+for command in (train, evaluate, recommend, similar, rank, blend, losses, models, demo, diagnose, tune):
     app.command()(command)
 
 

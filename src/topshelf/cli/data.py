@@ -12,7 +12,7 @@ from topshelf.cli import completion
 from topshelf.cli.options import AsJson, TableOptions, argument, expanded, option
 from topshelf.cli.source import datasets
 from topshelf.errors import ConfigError
-from topshelf.terminal import Table, cell, console, say
+from topshelf.terminal import Column, Table, cell, console, print_table, say
 from topshelf.terminal import as_json as json_text
 
 app = typer.Typer(help="Show, download and prepare interactions.", no_args_is_help=True)
@@ -32,15 +32,11 @@ def list_(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json_text(entries))
         return
-    table = Table()
-    table.add_column("name", no_wrap=True)
-    for count in ("users", "items", "interactions"):
-        table.add_column(count, justify="right")
-    table.add_column("local file")
+    names = ("users", "items", "interactions")
+    table = Table(Column("name", no_wrap=True), *(Column(name, justify="right") for name in names), "local file")
     for entry in entries:
-        counts = (entry[count] for count in ("users", "items", "interactions"))
-        shown = ("" if count is None else f"{count:,}" for count in counts)
-        table.add_row(cell(entry["name"]), *shown, cell(_short(entry["at_hand"])))
+        shown = ("" if entry[name] is None else f"{entry[name]:,}" for name in names)
+        table.add_row(cell(entry["name"]), *shown, cell(_short(entry["local_file"])))
     console().print(table)
     typer.echo("Download one: topshelf data get NAME. Recipes, licences and addresses: topshelf data list --json")
 
@@ -118,7 +114,7 @@ def prepare(
     dataset = load_split(path, **settings, **reading)
     if not len(dataset.split.test):
         raise ConfigError(
-            "--test-fraction must be > 0 here, for a prepared folder holds a test part, got 0. To train without one, "
+            "--test-fraction must be > 0 here, because a prepared folder has a test part, got 0. To train without one, "
             "give the file itself: topshelf train --data FILE --set data.test_fraction=0"
         )
     dataset.warn()
@@ -138,16 +134,18 @@ def _outcome(out: Path, summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _short(at_hand: str | None) -> str:
-    if at_hand is None:
+def _short(local_file: str | None) -> str:
+    if local_file is None:
         return "no"
-    return "yes" if at_hand.endswith((".zip", ".whl")) else at_hand
+    return "yes" if local_file.endswith((".zip", ".whl")) else local_file
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
     table = Table(title=cell(facts["name"]), show_header=False)
     for key in ("users", "items", "interactions"):
         table.add_row(key, f"{facts[key]:,}")
+    if facts["events"] is not None:
+        table.add_row("events", f"{facts['events']:,} (repeats included)")
     table.add_row("density", f"{facts['density']:.4%}")
     for part, count in facts.get("parts", {}).items():
         table.add_row(part, f"{count:,}")
@@ -157,10 +155,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
     table.add_row("ratings", "none" if facts["ratings"] is None else "{} to {}".format(*facts["ratings"]))
     table.add_row("times", "none" if facts["timestamps"] is None else " to ".join(map(_moment, facts["timestamps"])))
     console().print(table)
-    rows = Table(*map(cell, facts["first_rows"][0]), title="first rows")
-    for row in facts["first_rows"]:
-        rows.add_row(*map(cell, row.values()))
-    console().print(rows)
+    print_table(list(facts["first_rows"][0]), [row.values() for row in facts["first_rows"]], title="first rows")
 
 
 def _moment(seconds: float) -> str:

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
 from topshelf.config import RunConfig, make_config, of_task
-from topshelf.data import Dataset, IdMap, Interactions, make_split
+from topshelf.data import Dataset, Interactions, make_split
 from topshelf.errors import ConfigError
 from topshelf.evaluation import ndcg
 from topshelf.losses import LOSSES, Loss
 from topshelf.models import MODELS, Model
 from topshelf.negatives import NEGATIVES, Negatives
-from topshelf.queries import Context, QuerySet
+from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
-from topshelf.ranking import Queries
+from topshelf.ranking import QueryVectors
 from topshelf.registry import lookup, named
 from topshelf.training.build import build_model, build_trainer, resolve
 from topshelf.training.thresholding import ESTIMATORS, Estimator
 from topshelf.training.trainer import Trainer
 
 N_BLOCKS, USERS, ITEMS = 4, 20, 24  # blocks; users and items of a block
+Drawn = TypeVar("Drawn")
 
 
 def same(actual: Any, expected: Any, promise: str, **tolerance: Any) -> None:
@@ -35,6 +37,19 @@ def same(actual: Any, expected: Any, promise: str, **tolerance: Any) -> None:
 
 def identical(actual: Any, expected: Any, promise: str) -> None:
     same(actual, expected, promise, rtol=0, atol=0)
+
+
+def check_draws(draw: Callable[[], Drawn], compare: Callable[[Drawn, Drawn], None]) -> None:
+    """Two draws are the same whatever the state of torch's global generator, and leave that alone."""
+    results, is_left = [], True
+    for seed in (0, 1):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            before = torch.get_rng_state()
+            results.append(draw())
+            is_left = is_left and torch.equal(torch.get_rng_state(), before)
+    compare(*results)
+    assert is_left, "draws must come from the given generator, not from torch's global one"
 
 
 def check_is_named(cls: type[Any], base: type[Any], registry: Mapping[str, type[Any]]) -> None:
@@ -51,13 +66,12 @@ def check_is_named(cls: type[Any], base: type[Any], registry: Mapping[str, type[
 
 @functools.cache
 def planted() -> Dataset:
-    """Users of a block take a third of its items, at random, and nothing else. Blocks take turns."""
+    """Users of a block take a third of its items, in random order, and nothing else. Blocks take turns."""
     random = np.random.default_rng(0)
     users = np.repeat(np.arange(N_BLOCKS * USERS), ITEMS // 3)
     chosen = [random.choice(ITEMS, ITEMS // 3, replace=False) for _ in range(N_BLOCKS * USERS)]
     items = np.concatenate(chosen) * N_BLOCKS + users % N_BLOCKS
-    maps = IdMap.range(N_BLOCKS * USERS), IdMap.range(N_BLOCKS * ITEMS)
-    return Dataset("planted", make_split(Interactions.from_indices(users, items, *maps)))
+    return Dataset("planted", make_split(Interactions.from_frame(pl.DataFrame({"user": users, "item": items}))))
 
 
 def run_config(
@@ -83,7 +97,15 @@ def planted_trainer(config: RunConfig) -> tuple[Trainer, Ragged]:
     config = resolve(config)
     positives = planted().split.train.ragged()
     model = build_model(config, N_BLOCKS * USERS, N_BLOCKS * ITEMS)
-    return build_trainer(config, model, Context(positives, model.n_items)), positives
+    context = Context(positives, model.n_items, lambda: EventLists(planted_events(), None))
+    return build_trainer(config, model, context), positives
+
+
+def planted_events() -> Ragged:
+    """The training items of the planted users, in the order they took them."""
+    events = planted().split.train.events
+    assert events is not None
+    return events.ragged()
 
 
 def check_training(config: RunConfig) -> Trainer:
@@ -111,6 +133,6 @@ def ndcg_of(model: Model, positives: Ragged) -> float:
         return ndcg(*model.encode(QuerySet.known(model.n_queries)), positives, nothing, 5)
 
 
-def dense(queries: Queries) -> Tensor:
+def dense(queries: QueryVectors) -> Tensor:
     """All rows of a model's queries, (Q, d); some models give their rows as sparse matrices."""
     return queries[torch.arange(len(queries))].to_dense()
