@@ -229,6 +229,7 @@ def overrides(assignments: Iterable[str]) -> dict[str, Any]:
 def to_toml(config: BaseConfig) -> str:
     """The config as TOML; unset values are left out."""
     values = config.model_dump(mode="json", exclude_none=True)
+    values["evaluate"] = values.pop("evaluate")  # last: it ends in no number, so a file that is cut off is noticed
     lines = [f"{key} = {_toml_text(value)}" for key, value in values.items() if not isinstance(value, dict)]
     for name, section in values.items():
         if isinstance(section, dict):

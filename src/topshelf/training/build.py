@@ -25,7 +25,7 @@ from topshelf.training.thresholding import ESTIMATORS, Estimator, ThresholdHook
 from topshelf.training.trainer import Trainer
 
 
-class Kinds(NamedTuple):
+class Registries(NamedTuple):
     """The models and losses of a task by name, and their base classes."""
 
     models: Mapping[str, type[Trainable]]
@@ -34,9 +34,9 @@ class Kinds(NamedTuple):
     loss_base: type[Any] = Loss
 
 
-KINDS: dict[str, Kinds] = {
-    "interactions": Kinds(MODELS, LOSSES),
-    "ranking": Kinds(LIST_MODELS, LISTWISE, ListModel, ListwiseLoss),
+REGISTRIES: dict[str, Registries] = {
+    "interactions": Registries(MODELS, LOSSES),
+    "ranking": Registries(LIST_MODELS, LISTWISE, ListModel, ListwiseLoss),
 }
 _MADE_OF_RUNS: dict[str, type[Model]] = {"blend": Blend}  # fitted already: never trained, so not in MODELS
 _GIVEN_TO_LOSS = ("n_queries", "n_items", "n_positives", "reduction")
@@ -58,7 +58,11 @@ def resolve(config: C, *, is_fitted: bool = False) -> C:
     loss_type, model_type = loss_class(config), model_class(config)
     if "k" in _parameters(loss_type) and "k" not in loss.settings:
         loss = _with(loss, k=config.k)
-    if model.name in KINDS[config.task].models and "score" in _parameters(model_type) and "score" not in model.settings:
+    if (
+        model.name in REGISTRIES[config.task].models
+        and "score" in _parameters(model_type)
+        and "score" not in model.settings
+    ):
         model = _with(model, score=loss_type.defaults.score)
     loss = _with(loss, **complete("loss", loss_type, loss.settings, _GIVEN_TO_LOSS))
     model = _with(model, **complete("model", model_type, model.settings, model_type.sizes))
@@ -106,7 +110,7 @@ def _spelled_out(config: CatalogueConfig, loss: Loss) -> NegativesSettings:
 
 def components(sections: Mapping[str, Any], task: str = "interactions") -> dict[str, Any]:
     """Sections of a config as plain values; classes and instances in them become names and settings."""
-    of_task = KINDS[task]
+    of_task = REGISTRIES[task]
     kinds: dict[str, tuple[str, Mapping[str, type[Any]], type[Any]]] = {
         "model": ("name", {**of_task.models, **_MADE_OF_RUNS}, of_task.model_base),
         "loss": ("name", of_task.losses, of_task.loss_base),
@@ -126,12 +130,12 @@ def components(sections: Mapping[str, Any], task: str = "interactions") -> dict[
 
 
 def model_class(config: BaseConfig) -> type[Any]:
-    name, kinds = config.model.name, KINDS[config.task]
+    name, kinds = config.model.name, REGISTRIES[config.task]
     return _MADE_OF_RUNS[name] if name in _MADE_OF_RUNS else lookup("model.name", name, kinds.models, kinds.model_base)
 
 
 def loss_class(config: BaseConfig) -> type[Any]:
-    kinds = KINDS[config.task]
+    kinds = REGISTRIES[config.task]
     return lookup("loss.name", config.loss.name, kinds.losses, kinds.loss_base)
 
 

@@ -157,6 +157,10 @@ class InteractionsTask(Task):
         }
         if len(self.split.below):
             state["taken"] = dict(vars(self.split.seen("all")))
+        if "sequence" in model.kinds:
+            state["learned"] = dict(vars(learned))
+            if (events := self.split.events("all")) is not None:
+                state["events"] = dict(vars(events.ragged()))
         queries, items = model.encode(QuerySet.known(model.n_queries, self.device))
         if isinstance(queries, Tensor):
             dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
