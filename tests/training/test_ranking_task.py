@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -14,6 +15,7 @@ import torch
 
 from documents import ranking_data, svmlight, table
 from runs import assert_same
+from topshelf import tuning
 from topshelf.config import RankingConfig, assemble, make_config
 from topshelf.errors import CheckpointError, ConfigError, DataError
 from topshelf.graded_lists import GradedLists
@@ -21,6 +23,7 @@ from topshelf.losses import LISTWISE
 from topshelf.training import fit, load, resume
 from topshelf.training.folder import RunFolder
 from topshelf.training.tasks import RankingTask
+from topshelf.tuning import tune
 
 
 def config(source="made up", model="linear_ranker", loss="softmax", **train):
@@ -63,7 +66,7 @@ def test_data_that_changed_or_moved_are_refused(tmp_path, file):
     fit(config(file, epochs=1), out=tmp_path / "run")
     text = file.read_text()
     file.write_text(text.replace("qid:59 ", "qid:60 "))
-    with pytest.raises(CheckpointError, match="have changed since the run began"):
+    with pytest.raises(CheckpointError, match="have changed since it began"):
         load(tmp_path / "run")
     file.unlink()
     with pytest.raises(CheckpointError, match=f"cannot be read again .*they were at {file}"):
@@ -218,3 +221,32 @@ def test_the_task_scores_with_the_validation_that_it_reports():
     assert isinstance(task.context("train").valid, GradedLists)
     assert task.context("valid").valid is None
     assert len(task.context("all").train) == 60
+
+
+def test_a_study_searches_settings_and_is_continued(tmp_path, file):
+    pytest.importorskip("optuna")
+    settings = config(file, epochs=2)
+    tuned = tune(settings, trials=2, ranges={"train.learning_rate": [0.001, 0.1]}, out=tmp_path / "study")
+    assert len(tuned.rows) == 2
+    assert tuned.best is not None
+    again = tuning.resume(tmp_path / "study", trials=3)
+    assert len(again.rows) == 3
+    file.write_text(file.read_text().replace("qid:", "qid:1"))
+    with pytest.raises(CheckpointError, match="have changed since it began"):
+        tuning.resume(tmp_path / "study", trials=4)
+
+
+def test_lambdamart_is_tuned_in_memory():
+    pytest.importorskip("optuna")
+    pytest.importorskip("lightgbm")
+    settings = make_config({"task": "ranking", "model": {"name": "lambdamart", "trees": 5}, "k": 3})
+    tuned = tune(settings, ranking_data(), trials=2)
+    assert tuned.best is not None
+    assert tuned.best.score > 0.5
+
+
+def test_nothing_to_validate_on_is_refused_before_tuning():
+    data = ranking_data()
+    flat = replace(data, valid=replace(data.valid, grades=data.valid.grades * 0))
+    with pytest.raises(DataError, match="tuning is measured on"):
+        RankingTask.for_tuning(flat)

@@ -136,6 +136,7 @@ class RankingData:
             warnings.warn(line, TopshelfWarning, stacklevel=3)
 
     def fingerprints(self) -> dict[str, str]:
+        """A checksum per part."""
         return {name: part.fingerprint() for name, part in self.parts.items()}
 
 

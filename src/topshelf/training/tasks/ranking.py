@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 from topshelf import files
 from topshelf.config import BaseConfig, RankingConfig
 from topshelf.data.documents import Documents, RankingData
-from topshelf.data.ranking_sources import load_ranking
+from topshelf.data.ranking_sources import PARTS, load_ranking
 from topshelf.data.splits import Through
 from topshelf.errors import CheckpointError, ConfigError, DataError, one_of
 from topshelf.evaluation import Evaluation
 from topshelf.graded_lists import GradedLists, ListContext
 from topshelf.list_evaluation import evaluate_scores, mean_ndcg
 from topshelf.models.lists import ListModel
+from topshelf.training import checkpoint
 from topshelf.training.build import build_loss
 from topshelf.training.folder import RunFolder
 from topshelf.training.list_objective import ListBatches, ListObjective
@@ -27,6 +30,7 @@ from topshelf.training.tasks.base import Part, Task
 
 ABOUT = "documents.json"
 _FORMAT = 1
+_TUNED = ("train", "valid")
 
 
 class AboutData(NamedTuple):
@@ -61,32 +65,37 @@ class RankingTask(Task):
     @classmethod
     def save(cls, folder: RunFolder, data: RankingData) -> Sequence[Path]:
         path = folder.path / ABOUT
-        about = AboutData(data.name, data.path, data.feature_names, data.fingerprints())
-        files.write_sealed(path, {"format": _FORMAT, **about._asdict(), "feature_names": list(data.feature_names)})
+        files.write_sealed(path, _description(data, PARTS))
         return [path]
 
     @classmethod
     def read(cls, folder: RunFolder, config: RankingConfig) -> RankingData:
         """The data as they were, read again from their source; refused if they have changed."""
-        about = read_about(folder)
-        if about.path is None:
-            raise CheckpointError(
-                f"the data of {folder.path} were tables in memory, and a run keeps only their fingerprint; its model "
-                "ranks new queries (topshelf rank), but it cannot be resumed or evaluated on its own data"
-            )
-        try:
-            data = _load(config, test=True)
-        except (DataError, OSError) as error:
-            raise CheckpointError(
-                f"the data of {folder.path} cannot be read again from data.source = {config.data.source!r} (they were "
-                f"at {about.path}): {error} Put them back, or correct data.source in {folder.config}"
-            ) from None
-        if changed := [name for name, sum_ in data.fingerprints().items() if sum_ != about.fingerprints.get(name)]:
-            raise CheckpointError(
-                f"the data of {folder.path} have changed since the run began: {config.data.source} gives another "
-                f"{' and '.join(changed)} part. Put the old file back, or train a new run"
+        return _read_again(read_about(folder), config, f"the run in {folder.path}", test=True)
+
+    @classmethod
+    def for_tuning(cls, data: RankingData) -> RankingData:
+        data = replace(data, test=data.train.none())
+        if not cls(data).has("valid"):
+            raise DataError(
+                f"the valid part of {data.name} has no relevant document (a grade above 0), and tuning is measured on "
+                "it. Use more queries, or a larger data.valid_fraction"
             )
         return data
+
+    @classmethod
+    def save_parts(cls, path: Path, data: RankingData) -> None:
+        """A study keeps a fingerprint too, and reads its data again."""
+        checkpoint.save(path, _description(data, _TUNED))
+
+    @classmethod
+    def load_parts(cls, path: Path, config: RankingConfig) -> RankingData:
+        return _read_again(_about(checkpoint.load(path), path), config, f"the study in {path.parent}", test=False)
+
+    @classmethod
+    def fingerprint(cls, data: RankingData) -> str:
+        sums = "".join(data.parts[name].fingerprint() for name in _TUNED)
+        return f"{zlib.crc32(sums.encode()):08x}"
 
     def sizes(self) -> tuple[int, ...]:
         return (self.data.n_features,)
@@ -173,11 +182,43 @@ def graded_lists(documents: Documents) -> GradedLists:
     return GradedLists(*(torch.from_numpy(array) for array in arrays))
 
 
+def _read_again(about: AboutData, config: RankingConfig, owner: str, *, test: bool) -> RankingData:
+    """The data of a run or a study, refused if they have changed."""
+    if about.path is None:
+        raise CheckpointError(
+            f"the data of {owner} were tables in memory, and only their fingerprint is kept. Its model ranks new "
+            "queries (topshelf rank), but it cannot be continued or evaluated on its own data"
+        )
+    try:
+        data = _load(config, test)
+    except (DataError, OSError) as error:
+        raise CheckpointError(
+            f"the data of {owner} cannot be read again from data.source = {config.data.source!r} (they were at "
+            f"{about.path}): {error} Put them back, or correct data.source in its config.toml"
+        ) from None
+    if changed := [name for name, kept in about.fingerprints.items() if data.parts[name].fingerprint() != kept]:
+        raise CheckpointError(
+            f"the data of {owner} have changed since it began: {config.data.source} gives another "
+            f"{' and '.join(changed)} part. Put the old file back, or begin anew"
+        )
+    return data
+
+
+def _description(data: RankingData, parts: Sequence[str]) -> dict[str, Any]:
+    fingerprints = {name: data.parts[name].fingerprint() for name in parts}
+    about = AboutData(data.name, data.path, data.feature_names, fingerprints)
+    return {"format": _FORMAT, **about._asdict(), "feature_names": list(data.feature_names)}
+
+
 def read_about(folder: RunFolder) -> AboutData:
-    """What a run kept of its data; the file is untrusted."""
+    """What a run kept of its data."""
     path = folder.path / ABOUT
     folder.check_data_files(path)
-    content = files.read_sealed(path, is_always_sealed=True)
+    return _about(files.read_sealed(path, is_always_sealed=True), path)
+
+
+def _about(content: dict[str, Any], path: Path) -> AboutData:
+    """A description that was read from a file, which is untrusted."""
     names, sums = content.get("feature_names"), content.get("fingerprints")
     is_sound = (
         content.get("format") == _FORMAT
@@ -187,6 +228,7 @@ def read_about(folder: RunFolder) -> AboutData:
         and bool(names)
         and all(isinstance(name, str) for name in names)
         and isinstance(sums, dict)
+        and set(_TUNED) <= sums.keys() <= {*_TUNED, "test"}
     )
     if not is_sound:
         raise CheckpointError(f"{path} is damaged, or of another version of topshelf: its content cannot be used")
