@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from topshelf.errors import ConfigError, one_of, suggestion
 from topshelf.ranking_settings import RankingConfig
+from topshelf.sequence_settings import SequenceConfig
 from topshelf.settings import (
     BaseConfig,
     CatalogueConfig,
@@ -36,12 +37,17 @@ __all__ = [
     "NegativesSettings",
     "RankingConfig",
     "RunConfig",
+    "SequenceConfig",
     "ThresholdSettings",
     "TrainSettings",
 ]
 
 # The config class of each task.
-CONFIGS: dict[str, type[BaseConfig]] = {"interactions": RunConfig, "ranking": RankingConfig}
+CONFIGS: dict[str, type[BaseConfig]] = {
+    "interactions": RunConfig,
+    "ranking": RankingConfig,
+    "sequences": SequenceConfig,
+}
 C = TypeVar("C", bound=BaseConfig)
 _MOST_LEVELS = 16  # of nested values; our own settings have four
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from topshelf import kernels
 from topshelf.data import Interactions
 from topshelf.errors import ConfigError, DataError, at_least, one_of
-from topshelf.evalset import EMPTY, OWN_PROTOCOL, PROTOCOLS, EvalSet, ItemLists, list_set, protocol_set
+from topshelf.evalset import EMPTY, NEXT_ITEM, OWN_PROTOCOL, PROTOCOLS, EvalSet, ItemLists, list_set, protocol_set
 from topshelf.measurement import in_blocks, measure, ranked_places
 from topshelf.metrics import GAINS, METRICS, catalogue_coverage, ndcg_at_k, popularity_lift
 from topshelf.ragged import Ragged
@@ -121,7 +121,8 @@ def check_json(evaluation: Any) -> None:
     numbers += [evaluation["n_evaluated"], evaluation["n_skipped"]]
     if not cutoffs or not all(isinstance(number, int | float) for number in [*cutoffs, *numbers]):
         raise ValueError("an evaluation must have cutoffs, and numbers for each of them")
-    one_of("protocol", evaluation["protocol"], [*PROTOCOLS, OWN_PROTOCOL] if "empty" in evaluation else PROTOCOLS)
+    protocols = [*PROTOCOLS, OWN_PROTOCOL, *NEXT_ITEM.values()] if "empty" in evaluation else PROTOCOLS
+    one_of("protocol", evaluation["protocol"], protocols)
     one_of("empty", evaluation.get("empty", "skip"), EMPTY)
     one_of("gain", evaluation.get("gain", "binary"), ["binary", *GAINS])
 
