@@ -158,21 +158,41 @@ class LinkGraph:
         few = torch.where(is_first, edges[:, 0], edges[:, 1])
         many = torch.where(is_first, edges[:, 1], edges[:, 0])
         own = lists.select(few)
-        return own.where(self.has(many[own.owner()], own.indices, lists))
+        return own.where(_holds(self._set_keys, many[own.owner()] * self.n_nodes + own.indices))
 
-    def has(self, rows: Tensor, columns: Tensor, lists: Ragged) -> Tensor:
-        """Whether list ``rows[i]`` of ``lists`` holds ``columns[i]``; of any shape. The lists are ascending."""
-        keys = (lists.owner() * self.n_nodes + lists.indices) if lists.indices.numel() else lists.indices
-        if not keys.numel():
-            return torch.zeros_like(rows, dtype=torch.bool)
-        wanted = rows * self.n_nodes + columns
-        places = torch.searchsorted(keys, wanted).clamp_(max=keys.numel() - 1)
-        return keys[places] == wanted
+    def is_known(self, kept: Tensor, others: Tensor, side: Tensor | int = 0) -> Tensor:
+        """Whether the kept end has an edge with the other one, or is the same node; any shapes that fit.
+
+        ``side``: 0 where the kept end is the source, 1 where it is the target.
+        """
+        source = torch.where(torch.as_tensor(side, device=kept.device) == 0, kept, others)
+        target = kept + others - source
+        if not self.is_directed:
+            source, target = torch.minimum(kept, others), torch.maximum(kept, others)
+        return _holds(self._edge_keys, source * self.n_nodes + target) | (kept == others)
+
+    @cached_property
+    def _edge_keys(self) -> Tensor:
+        """One number for each edge, ascending."""
+        ends = self.edges if self.is_directed else self.edges.sort(dim=1).values
+        return (ends[:, 0] * self.n_nodes + ends[:, 1]).sort().values
+
+    @cached_property
+    def _set_keys(self) -> Tensor:
+        """One number for each entry of ``sets``, ascending."""
+        return self.sets.owner() * self.n_nodes + self.sets.indices
 
     def to(self, device: torch.device | str) -> LinkGraph:
         features = None if self.features is None else self.features.to(device)
         tensors = (self.edges.to(device), self.neighbours.to(device), self.of_edge.to(device))
         return LinkGraph(self.n_nodes, *tensors, self.is_directed, features)
+
+
+def _holds(keys: Tensor, wanted: Tensor) -> Tensor:
+    """Whether the ascending keys hold each of the wanted ones."""
+    if not keys.numel():
+        return torch.zeros_like(wanted, dtype=torch.bool)
+    return keys[torch.searchsorted(keys, wanted).clamp_(max=keys.numel() - 1)] == wanted
 
 
 def with_self(lists: Ragged) -> Ragged:

@@ -42,12 +42,11 @@ def pagerank(
     found, left = np.zeros((matrix.shape[0], len(rows))), np.zeros((matrix.shape[0], len(rows)))
     left[rows, np.arange(len(rows))] = alpha
     while True:
-        is_pushed = (left >= least) & (left > 0)
-        if not is_pushed.any():
+        pushed = left * (left >= least)
+        if not pushed.any():
             return found.T
-        pushed = np.where(is_pushed, left, 0.0)
         found += pushed
-        left[is_pushed] = 0.0
+        left -= pushed
         left += step @ pushed
 
 

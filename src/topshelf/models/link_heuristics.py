@@ -14,7 +14,7 @@ from topshelf.models.link_base import LinkModel
 from topshelf.proximity import EPSILON, adjacency, katz, pagerank
 from topshelf.registry import SearchSpace
 
-_ROWS_BYTES = 1 << 26
+_ROWS_BYTES = 1 << 21  # of a dense table that is worked on at once: it stays in the cache
 
 
 class LinkHeuristic(LinkModel):
@@ -99,7 +99,7 @@ class RowHeuristic(LinkHeuristic):
     def _one_way(self, graph: LinkGraph, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
         distinct, place = np.unique(sources, return_inverse=True)
         scores = np.zeros(len(sources))
-        at_once = max(1, _ROWS_BYTES // (32 * graph.n_nodes))
+        at_once = max(1, _ROWS_BYTES // (8 * graph.n_nodes))
         for start in range(0, len(distinct), at_once):
             chosen = (place >= start) & (place < start + at_once)
             table = self.rows(graph, distinct[start : start + at_once])
