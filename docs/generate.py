@@ -8,7 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from topshelf.config import (
+from topshelf.config import assemble, preset
+from topshelf.losses import LISTWISE, LOSSES
+from topshelf.models import MODELS
+from topshelf.models.describe import describe as describe_models
+from topshelf.registry import GIVEN, documentation, first_sentence, paragraphs, parts, summary
+from topshelf.settings import (
     DataSettings,
     EvaluateSettings,
     NegativesSettings,
@@ -16,13 +21,7 @@ from topshelf.config import (
     Settings,
     ThresholdSettings,
     TrainSettings,
-    assemble,
-    preset,
 )
-from topshelf.losses import LISTWISE, LOSSES
-from topshelf.models import MODELS
-from topshelf.models.describe import describe as describe_models
-from topshelf.registry import GIVEN, documentation, first_sentence, paragraphs, parts, summary
 from topshelf.training.build import resolve
 
 DOCS = Path(__file__).parent

@@ -156,7 +156,7 @@ def test_a_nan_stops_the_run_with_a_reason_and_keeps_the_last_good_checkpoint(tm
 
 def test_weights_that_are_no_longer_finite_are_never_saved(tmp_path, dataset):
     from topshelf.training.phases import Phases
-    from topshelf.training.task import InteractionsTask
+    from topshelf.training.tasks import InteractionsTask
 
     task = InteractionsTask(dataset.split)
     phases = Phases(fit(config(), dataset).config, task, quiet=True, measure=lambda outcome: {})

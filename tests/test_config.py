@@ -86,7 +86,7 @@ def test_sections_cannot_be_changed_once_made():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"sed": 1}, r"sed is not a setting; accepted here: seed, k, data, model, loss, negatives, threshold, train"),
+        ({"sed": 1}, r"sed is not a setting; accepted here: task, seed, k, data, model, loss, train, evaluate, neg"),
         ({"train": {"epoch": 1}}, r"train\.epoch is not a setting; accepted here: epochs, order, batch_size"),
         ({"data": {"path": "x"}}, r"data\.path is not a setting; accepted here: source, user, item"),
         ({"k": 0}, r"k: input should be greater than or equal to 1, got 0"),

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf import registry
-from topshelf.config import RunConfig, class_names
+from topshelf.config import RunConfig, class_names, of_task
 from topshelf.data import IdMap
 from topshelf.data.ids import UNKNOWN
 from topshelf.errors import CheckpointError, DataError, at_least, whole
@@ -27,7 +27,8 @@ from topshelf.ragged import Ragged
 from topshelf.ranking import Queries, top_k
 from topshelf.training import Fitted, load
 from topshelf.training.folder import RunFolder
-from topshelf.training.run import answers, load_model, popularity
+from topshelf.training.run import load_model
+from topshelf.training.tasks.interactions import popularity
 
 _ROUNDING = 1e-6  # counts are float32: those above 2^24 are rounded
 _UNIT_BLOCK = 1 << 26  # bytes of unit vectors at once: an item-item model has n_items vectors of length n_items
@@ -71,14 +72,16 @@ class Artifact:
         """From a model in memory."""
         split = fitted.dataset.split
         ids = (split.users, split.items, fitted.dataset.titles)
-        return cls._from(answers(fitted), fitted.config, *ids, lambda: fitted.model)
+        state = fitted.task.answers(fitted.model, fitted.through)
+        assert state is not None
+        return cls._from(state, fitted.config, *ids, lambda: fitted.model)
 
     @classmethod
     def open(cls, path: str | Path, *, allow: Collection[str] = ()) -> Artifact:
         """From a run folder. An unfinished run, or one of an earlier version, is loaded as a whole."""
         registry.allow(allow)
         folder = RunFolder.open(path)
-        config = folder.load_config()
+        config = of_task(folder.load_config(), RunConfig, "an Artifact")
         if not folder.is_finished or not folder.artifact.exists():
             return cls.of(load(path))
         state = folder.load_artifact()

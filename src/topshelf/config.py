@@ -1,8 +1,4 @@
-"""What a run is: frozen, checked settings, read from and written to TOML.
-
-Run-level settings are the models below. The settings of a loss or a model are its constructor's keyword arguments:
-the constructor is the schema, so a hyper-parameter is spelled once.
-"""
+"""What a run is: settings read from and written to TOML, checked against their schemas (:mod:`topshelf.settings`)."""
 
 from __future__ import annotations
 
@@ -12,168 +8,46 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-from topshelf.errors import ConfigError
+from topshelf.errors import ConfigError, one_of
+from topshelf.settings import (
+    CONFIGS,
+    BaseConfig,
+    CatalogueConfig,
+    Component,
+    DataSettings,
+    NegativesSettings,
+    RunConfig,
+    Settings,
+    ThresholdSettings,
+    TrainSettings,
+)
 
-T = TypeVar("T")
+__all__ = [
+    "CONFIGS",
+    "BaseConfig",
+    "CatalogueConfig",
+    "Component",
+    "DataSettings",
+    "NegativesSettings",
+    "RunConfig",
+    "ThresholdSettings",
+    "TrainSettings",
+]
+
+C = TypeVar("C", bound=BaseConfig)
 _MOST_LEVELS = 16  # of nested values; our own settings have four
 
 
-class Settings(BaseModel):
-    """Base of every section: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class Component(BaseModel):
-    """A loss or a model: its name, and its constructor's settings. None is a setting left out, as in a file."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    name: str
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _without_unset(cls, values: Any) -> Any:
-        return {key: one for key, one in values.items() if one is not None} if isinstance(values, dict) else values
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
-
-
-class DataSettings(Settings):
-    source: str = "movielens-100k"
-    """A file, a folder, or the name of a dataset (`topshelf data list`)."""
-    user: str | None = None
-    """Column of the users; guessed from the common names."""
-    item: str | None = None
-    """Column of the items; guessed from the common names."""
-    weight: str | None = None
-    """Column of ratings or weights; guessed from the common names."""
-    timestamp: str | None = None
-    """Column of times; guessed from the common names."""
-    dates: Literal["day-first", "month-first"] | None = None
-    """Order of day and month in dates such as 12/01/2020, where the values do not show it."""
-    min_rating: float | None = None
-    """Lowest rating that counts as a positive."""
-    core: int = Field(0, ge=0)
-    """Drop users and items with fewer interactions, until none is left."""
-    split: Literal["auto", "ratio", "last", "time"] = "auto"
-    """auto: time where there are timestamps, else ratio."""
-    test_fraction: float = Field(0.2, ge=0, lt=1)
-    """Share of interactions held out for the test; 0: no test part."""
-    valid_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of train held out for validation."""
-    last_n: int = Field(1, ge=1)
-    """With split = "last": how many of each user's latest interactions are the test."""
-    split_seed: int = Field(0, ge=0)
-    """With split = "ratio": decides the test part. Runs that differ in seed alone share it."""
-    noise: float = Field(0.0, ge=0)
-    """False positives added to train, as a share of each user's positives."""
-
-
-class OpenSettings(Settings):
-    """A section with the further settings of its class; they are checked against its constructor."""
-
-    model_config = ConfigDict(extra="allow")
-
-    @property
-    def more(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
-
-
-class NegativesSettings(OpenSettings):
-    kind: str = "auto"
-    """auto: the exact catalogue where the loss takes a log-partition, else per_query; or shared, in_batch, mixed."""
-    n: int | None = Field(None, ge=1)
-    """How many to draw, for shared and per_query; default: paper_n, with auto the loss's own number (BPR: 1)."""
-    effective_n: int | None = Field(None, ge=1)
-    """Number of negatives that the partition is scaled to; default: paper_n for the catalogue, n for samples."""
-    paper_n: int = Field(1000, ge=1)
-    """The paper's N, the default of n and effective_n: 1000, and 200 as shipped for MovieLens-100K."""
-
-
-class ThresholdSettings(OpenSettings):
-    estimator: str = "exact"
-    """How the top-K thresholds are estimated: exact, sampled, iid, weighted, regression, incremental."""
-    every: int = Field(5, ge=1)
-    """exact, sampled, iid, weighted: epochs between two updates (the paper's T_beta)."""
-    n: int | None = Field(None, ge=1)
-    """sampled, iid, weighted, regression, and incremental without the exact catalogue: items drawn for an estimate."""
-    rate: float | None = Field(None, gt=0)
-    """regression (0.1), incremental (0.5): size of a step."""
-
-
-class TrainSettings(Settings):
-    epochs: int = Field(200, ge=1)
-    """Maximum number of epochs."""
-    order: Literal["query", "pair"] = "query"
-    """Batches of queries with all their positives, or of shuffled (query, positive) pairs as in the paper."""
-    batch_size: int = Field(2048, ge=1)
-    """Queries, or pairs, per batch."""
-    optimizer: Literal["adam", "row_adam"] = "adam"
-    """adam: dense; row_adam: only the users of a batch are updated, for large tables and small batches."""
-    learning_rate: float = Field(0.1, gt=0)
-    """Adam's learning rate."""
-    weight_decay: float = Field(0.0, ge=0)
-    """L2 penalty, added to the gradient."""
-    validate_every: int = Field(5, ge=1)
-    """Epochs between two validations."""
-    patience: int = Field(10, ge=0)
-    """Stop after this many validations without a better NDCG@K; 0: never."""
-    refit: bool | Literal["all"] = False
-    """Train again for the chosen epochs: true, on train + validation; all, on every interaction, after the test."""
-    checkpoint_seconds: float = Field(30.0, ge=0)
-    """Minimum seconds between two checkpoints; 0: after every epoch."""
-    device: str = "cpu"
-    """Where to train."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: gradients over the whole catalogue by bfloat16 products (float32 where logits exceed 40)."""
-    workspace_mib: int = Field(512, ge=1)
-    """Memory for one block of scores."""
-
-
-class EvaluateSettings(Settings):
-    protocol: Literal["standard", "paper"] = "standard"
-    """standard: train and validation items masked, users with nothing to find left out."""
-    cutoffs: tuple[Annotated[int, Field(ge=1)], ...] = (5, 10, 20, 50)
-    """Lengths of the lists to report; K is added, and those longer than the catalogue are left out."""
-    auc: bool = True
-    """Also report the AUC, which needs every score."""
-
-
-class RunConfig(Settings):
-    """Everything that decides a run's numbers."""
-
-    seed: int = Field(0, ge=0)
-    """Decides the validation part, initial values, batches and draws; the test part depends on data.split_seed."""
-    k: int = Field(20, ge=1)
-    """Length of the recommended list: the K of SL@K and of the NDCG@K that chooses the epoch."""
-    data: DataSettings = DataSettings()
-    model: Component = Component(name="mf")
-    loss: Component = Component(name="slatk")
-    negatives: NegativesSettings = NegativesSettings()
-    threshold: ThresholdSettings = ThresholdSettings()
-    train: TrainSettings = TrainSettings()
-    evaluate: EvaluateSettings = EvaluateSettings()
-
-    @property
-    def cutoffs(self) -> tuple[int, ...]:
-        return tuple(sorted({*self.evaluate.cutoffs, self.k}))
-
-
-def class_names(config: RunConfig) -> dict[str, str]:
+def class_names(config: BaseConfig) -> dict[str, str]:
     """The classes that a config names, by setting."""
-    names = {
-        "model.name": config.model.name,
-        "loss.name": config.loss.name,
-        "negatives.kind": config.negatives.kind,
-        "threshold.estimator": config.threshold.estimator,
-    }
+    names = {"model.name": config.model.name, "loss.name": config.loss.name}
+    if isinstance(config, CatalogueConfig):
+        names |= {"negatives.kind": config.negatives.kind, "threshold.estimator": config.threshold.estimator}
     return {**names, **_names_in("model.parts", config.model.settings.get("parts"))}
 
 
@@ -187,35 +61,45 @@ def _names_in(where: str, parts: Any) -> dict[str, str]:
     return names
 
 
-def allow_options(config: RunConfig) -> str:
+def allow_options(config: BaseConfig) -> str:
     """The options that a command needs to open a run of this config: " --allow PACKAGE" per package of the user's."""
     packages = {name.partition(":")[0].partition(".")[0] for name in class_names(config).values() if ":" in name}
     return "".join(f" --allow {package}" for package in sorted(packages))
 
 
-def make_config(values: Mapping[str, Any]) -> RunConfig:
-    """A checked config from nested values; a model or loss without a name is the default one."""
+def make_config(values: Mapping[str, Any]) -> BaseConfig:
+    """A checked config of the task that the values name; a model or loss without a name is the task's default one."""
+    schema = CONFIGS[one_of("task", values.get("task", RunConfig().task), CONFIGS)]
     try:
-        return RunConfig.model_validate(merged(_default_names(), values))
+        return schema.model_validate(merged(_default_names(schema), values))
     except pydantic.ValidationError as error:
-        raise ConfigError(_explain(error, RunConfig)) from None
+        raise ConfigError(_explain(error, schema)) from None
+
+
+def of_task(config: BaseConfig, schema: type[C], what: str) -> C:
+    """The config, refused unless it is of the task that ``what`` is for."""
+    if not isinstance(config, schema):
+        wanted = [task for task, one in CONFIGS.items() if issubclass(one, schema)]
+        raise ConfigError(f"{what} takes runs of task {' or '.join(wanted)}, got task {config.task!r}")
+    return config
 
 
 def assemble(
     *,
     file: str | Path | None = None,
+    task: str | None = None,
     data: str | None = None,
     model: str | None = None,
     loss: str | None = None,
     k: int | None = None,
     seed: int | None = None,
     more: Mapping[str, Any] | None = None,
-) -> RunConfig:
+) -> BaseConfig:
     """A config from the settings shipped for its dataset, a TOML file, and the arguments. Later ones override.
 
     ``more`` holds nested values, such as ``{"train": {"epochs": 50}}``, and overrides all others.
     """
-    named: dict[str, Any] = {"seed": seed, "k": k}
+    named: dict[str, Any] = {"task": task, "seed": seed, "k": k}
     named |= {
         "data": {"source": data} if data is not None else None,
         "model": {"name": model} if model is not None else None,
@@ -225,7 +109,7 @@ def assemble(
     if file is not None:
         named = merged(read_config(file), named)
     chosen = make_config(named)
-    shipped = preset(chosen.data.source, chosen.model.name, chosen.loss.name)
+    shipped = preset(chosen.data.source, chosen.model.name, chosen.loss.name, chosen.task)
     if {"kind", "n"} & set(named.get("negatives", {})):  # n and effective_n were shipped for other negatives
         kept = {key: value for key, value in shipped.get("negatives", {}).items() if key in ("kind", "paper_n")}
         shipped = {**shipped, "negatives": kept}
@@ -262,18 +146,19 @@ def parse_toml(text: str) -> dict[str, Any]:
     raise ValueError(f"its values are nested in more than {_MOST_LEVELS} levels")
 
 
-def preset(data: str, model: str, loss: str) -> dict[str, Any]:
+def preset(data: str, model: str, loss: str, task: str = "interactions") -> dict[str, Any]:
     """The settings shipped for a model and loss on a dataset, else the general ones for the model and loss, else none.
 
-    They override the settings shipped for the dataset itself, which apply to every model and loss.
+    They override the settings shipped for the dataset itself, which apply to every model and loss. General files begin
+    with "default", those of other tasks than interactions with the name of the task.
     """
     folder = resources.files("topshelf") / "configs"
     shipped = {entry.name: entry for entry in folder.iterdir()} if folder.is_dir() else {}
     parts = (f"{model}.{loss}", model)  # a closed-form model has no loss
-    names = [f"{owner}.{part}" for owner in (data, "default") for part in parts]
+    names = [f"{owner}.{part}" for owner in (data, "default" if task == "interactions" else task) for part in parts]
     first = [name for name in names if f"{name}.toml" in shipped][:1]
     values: dict[str, Any] = {}
-    for name in [data, *first]:
+    for name in [task, data, *first]:
         if entry := shipped.get(f"{name}.toml"):
             values = merged(values, tomllib.loads(entry.read_text(encoding="utf-8")))
     return values
@@ -338,7 +223,7 @@ def overrides(assignments: Iterable[str]) -> dict[str, Any]:
     return result
 
 
-def to_toml(config: RunConfig) -> str:
+def to_toml(config: BaseConfig) -> str:
     """The config as TOML; unset values are left out."""
     values = config.model_dump(mode="json", exclude_none=True)
     lines = [f"{key} = {_toml_text(value)}" for key, value in values.items() if not isinstance(value, dict)]
@@ -391,8 +276,8 @@ def _schema(cls: type[Any], given: Iterable[str]) -> type[BaseModel]:
         ) from error
 
 
-def _default_names() -> dict[str, Any]:
-    fields = RunConfig.model_fields
+def _default_names(schema: type[BaseConfig]) -> dict[str, Any]:
+    fields = schema.model_fields
     return {name: {"name": fields[name].default.name} for name in ("model", "loss")}
 
 

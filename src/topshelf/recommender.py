@@ -13,7 +13,7 @@ import torch
 
 from topshelf.arrivals import Arrivals, arrive
 from topshelf.artifact import Artifact, Ranked
-from topshelf.config import RunConfig, assemble
+from topshelf.config import RunConfig, assemble, of_task
 from topshelf.data import Dataset, IdMap, Interactions, Split, prepare, split_interactions
 from topshelf.errors import CheckpointError, ConfigError, TopshelfError, TopshelfWarning
 from topshelf.evaluation import Evaluation
@@ -182,7 +182,7 @@ class Recommender:
         self._fitted, self._artifact = fitted, None
 
     def _config(self, source: str | None) -> RunConfig:
-        return assemble(data=source, **self._named, more=self._more)
+        return of_task(assemble(data=source, **self._named, more=self._more), RunConfig, "a Recommender")
 
     def _checked(self, loader: Callable[[], Fitted] | None) -> Callable[[], Fitted]:
         if loader is None:

@@ -37,7 +37,7 @@ def dataset(ratings) -> Dataset:
 
 @pytest.fixture
 def folder(dataset, tmp_path) -> RunFolder:
-    with RunFolder.whole(tmp_path / "run", make_config(SETTINGS), dataset):
+    with RunFolder.whole(tmp_path / "run", make_config(SETTINGS), lambda new: new.save_dataset(dataset)):
         pass
     return RunFolder(tmp_path / "run")
 

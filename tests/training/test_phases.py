@@ -9,10 +9,10 @@ from topshelf.config import make_config
 from topshelf.data import Split, generate, make_split
 from topshelf.evaluation import ndcg
 from topshelf.ragged import merge
-from topshelf.training import task as task_module
 from topshelf.training.build import build_objective, resolve
 from topshelf.training.phases import Phases
-from topshelf.training.task import InteractionsTask
+from topshelf.training.tasks import InteractionsTask
+from topshelf.training.tasks import interactions as task_module
 
 
 @pytest.fixture

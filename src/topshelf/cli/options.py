@@ -17,7 +17,7 @@ from topshelf.cli import completion, source
 from topshelf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from topshelf.config import RunConfig
+    from topshelf.config import BaseConfig
 
 
 def option(help: str, *names: str, tab: Callable[..., Any] | None = None, panel: str | None = None) -> Any:
@@ -95,6 +95,7 @@ class TableOptions(Columns):
 class RunOptions(Columns):
     """What defines a run."""
 
+    task: Annotated[str | None, option("What is ranked; default: interactions.", tab=source.tasks)] = None
     data: Annotated[str | None, option("Dataset name, file or folder.", tab=completion.data)] = None
     model: Annotated[
         str | None,
@@ -113,17 +114,17 @@ class RunOptions(Columns):
     def is_given(self) -> bool:
         return any(value is not None for value in astuple(self))
 
-    def config(self, file: Path | None = None) -> RunConfig:
+    def config(self, file: Path | None = None) -> BaseConfig:
         """The checked config of these options, and of the file if there is one."""
         from topshelf.config import allow_options, assemble, merged, overrides
         from topshelf.training.build import model_class
 
         more = merged({"data": self.reading()}, overrides(self.set_ or []))
-        named: dict[str, Any] = {name: getattr(self, name) for name in ("data", "model", "loss", "k", "seed")}
+        named: dict[str, Any] = {name: getattr(self, name) for name in ("task", "data", "model", "loss", "k", "seed")}
         config = assemble(file=file, **named, more=more)
         if allow_options(config):
             search_here()
-        if self.loss is not None and config.model.name != "blend" and model_class(config.model.name).is_closed_form:
+        if self.loss is not None and config.model.name != "blend" and model_class(config).is_closed_form:
             raise ConfigError(f"--loss does not go with --model {config.model.name}, which is fitted in closed form")
         return config
 

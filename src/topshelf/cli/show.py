@@ -41,7 +41,7 @@ def run(fitted: Fitted, out: Path) -> None:
             "the split is random, so the model may have seen a user's later choices; with timestamps, split by time"
         )
     lines += [f"{NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
-    histories = fitted.histories()
+    histories = split.seen(fitted.through)
     if n_new := int((histories.counts == 0).sum()):
         lines.append(f"users without training interactions, who get the most popular items: {n_new:,}")
     if not fitted.model.is_closed_form:

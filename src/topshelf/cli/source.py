@@ -29,6 +29,10 @@ class Setting(NamedTuple):
     about: str = ""
 
 
+def tasks() -> list[str]:
+    return list(_registry("settings", "CONFIGS"))
+
+
 def models() -> list[str]:
     return list(_registry("models", "MODELS"))
 
@@ -52,8 +56,8 @@ def settings(**chosen: str | None) -> dict[str, Setting]:
     """Every setting of a run by its full name; ``chosen`` names the model and the loss, if not the defaults."""
     registries = {"model": ("models", "MODELS"), "loss": ("losses", "LOSSES")}
     rows: dict[str, Setting] = {}
-    for section, annotation, value, setting in _fields("config", "RunConfig"):
-        kind = _definition("config", ast.unparse(annotation))[1]
+    for section, annotation, value, setting in _fields("settings", "RunConfig"):
+        kind = _definition("settings", ast.unparse(annotation))[1]
         if section in registries and isinstance(value, ast.Call):
             package, _ = registries[section]
             classes = _registry(*registries[section])
@@ -61,7 +65,7 @@ def settings(**chosen: str | None) -> dict[str, Setting]:
             rows[f"{section}.name"] = Setting(name, tuple(classes))
             inner = _arguments(package, classes.get(name, ""))
         elif isinstance(kind, ast.ClassDef):
-            inner = {key: row for key, _, _, row in _fields("config", kind.name)}
+            inner = {key: row for key, _, _, row in _fields("settings", kind.name)}
             for key, registry in _NAMED.get(section, {}).items():
                 inner[key] = inner[key]._replace(choices=(*_OTHERS.get(key, ()), *_registry(*registry)))
         else:
@@ -107,9 +111,17 @@ def _registry(module: str, name: str) -> dict[str, str]:
     return {ast.literal_eval(key): ast.unparse(value) for key, value in pairs if key is not None}
 
 
-def _fields(module: str, name: str) -> Iterator[tuple[str, ast.expr, ast.expr, Setting]]:
-    """The annotated fields of a class: name, annotation, value, and what they say as a setting."""
-    body = getattr(_definition(module, name)[1], "body", [])
+def _fields(module: str, name: str) -> list[tuple[str, ast.expr, ast.expr, Setting]]:
+    """The annotated fields of a class and its bases: name, annotation, value, and what they say as a setting."""
+    rows: dict[str, tuple[str, ast.expr, ast.expr, Setting]] = {}
+    module, definition = _definition(module, name)
+    for base in getattr(definition, "bases", []):
+        rows |= {row[0]: row for row in _fields(module, ast.unparse(base))}
+    return list((rows | {row[0]: row for row in _own_fields(module, definition)}).values())
+
+
+def _own_fields(module: str, definition: ast.expr | ast.ClassDef) -> Iterator[tuple[str, ast.expr, ast.expr, Setting]]:
+    body = getattr(definition, "body", [])
     for node, below in zip_longest(body, body[1:]):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             value = node.value or _NOTHING

@@ -12,7 +12,7 @@ from topshelf.errors import ConfigError
 from topshelf.terminal import Table, cell, console, say
 
 if TYPE_CHECKING:
-    from topshelf.config import RunConfig
+    from topshelf.config import BaseConfig
     from topshelf.tuning import Tuned
 
 
@@ -73,7 +73,7 @@ def tune(
     _show(tuning.tune(chosen, sampler=sampler or "tpe", ranges=ranges, out=out or _folder(chosen), **limits))
 
 
-def _ranges(config: RunConfig, assignments: list[str], ranges: list[str]) -> dict[str, Any]:
+def _ranges(config: BaseConfig, assignments: list[str], ranges: list[str]) -> dict[str, Any]:
     """The given ranges; what is set is not searched, unless a range is given too."""
     from topshelf.tuning.ranges import default_ranges, parse
 
@@ -82,11 +82,11 @@ def _ranges(config: RunConfig, assignments: list[str], ranges: list[str]) -> dic
     return {**{name: None for name in fixed if name in searched}, **parse(ranges)}
 
 
-def _folder(config: RunConfig) -> Path:
+def _folder(config: BaseConfig) -> Path:
     from topshelf.training.build import model_class
 
     names = [config.model.name]
-    if not model_class(config.model.name).is_closed_form:
+    if not model_class(config).is_closed_form:
         names.append(config.loss.name)
     short = [name.rpartition(":")[2] for name in names]  # of package.module:Class
     return Path("runs") / "-".join(["tune", Path(config.data.source).stem, *short])

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from topshelf.config import RunConfig, assemble
+from topshelf.config import BaseConfig, RunConfig, assemble, of_task
 from topshelf.data import Dataset, through_refit
 from topshelf.diagnose import measures, states
 from topshelf.diagnose.advice import Advice, advise
@@ -25,7 +25,7 @@ from topshelf.queries import Context
 from topshelf.training import load, load_dataset
 from topshelf.training.batches import stream
 from topshelf.training.build import DRAWN, build_objective, model_class, resolve
-from topshelf.training.task import task_of
+from topshelf.training.tasks import task_class
 
 _SAMPLE, _DRAWS = 11, 12  # branches of the seed's random streams, beside the trainer's
 EPOCHS, USERS = 20, 1000
@@ -190,7 +190,7 @@ class Plan:
 
 
 def diagnose(
-    target: str | Path | RunConfig,
+    target: str | Path | BaseConfig,
     *,
     losses: Sequence[str] | None = None,
     users: int = USERS,
@@ -209,7 +209,7 @@ def diagnose(
 
 
 def plan(
-    target: str | Path | RunConfig,
+    target: str | Path | BaseConfig,
     *,
     losses: Sequence[str] | None = None,
     users: int = USERS,
@@ -221,7 +221,7 @@ def plan(
     at_least("users", users, 1)
     at_least("epochs", epochs, 1)
     name, config, kept, dataset = _opened(target, dataset)
-    if model_class(config.model.name).is_closed_form:
+    if model_class(config).is_closed_form:
         raise ConfigError(f"{config.model.name} is fitted in closed form: it has no loss to diagnose")
     if seed is not None:
         config = config.model_copy(update={"seed": seed})
@@ -233,7 +233,7 @@ def plan(
     n_items = dataset.split.n_items
     for label, one in entries:
         at_most(f"k of {label}", one.loss.settings.get("k", one.k), n_items, f"{dataset.name} has {n_items} items")
-    context = task_of(dataset, config.train.device).context(through_refit(config.train.refit))
+    context = task_class(config).of(dataset, config.train.device).context(through_refit(config.train.refit))
     sample = Sample.draw(context.histories, n_items, users, stream(config.seed, _SAMPLE))
     if not sample.rows.numel():
         raise ConfigError(f"{dataset.name} has no user with both a positive and a negative item")
@@ -242,19 +242,19 @@ def plan(
 
 
 def _opened(
-    target: str | Path | RunConfig, dataset: Dataset | None
+    target: str | Path | BaseConfig, dataset: Dataset | None
 ) -> tuple[str, RunConfig, Model | None, Dataset | None]:
-    if isinstance(target, RunConfig):
-        return f"{target.loss.name} on {target.data.source}", target, None, dataset
+    if isinstance(target, BaseConfig):
+        return f"{target.loss.name} on {target.data.source}", of_task(target, RunConfig, "diagnose"), None, dataset
     path = Path(target)
     if path.suffix == ".toml" and not path.is_dir():
-        return str(target), assemble(file=path), None, dataset
+        return str(target), of_task(assemble(file=path), RunConfig, "diagnose"), None, dataset
     if not path.exists():
         raise ConfigError(f"{target} is neither a run folder (topshelf train --out makes one) nor a TOML file")
     if not (path / "config.toml").is_file():
         raise ConfigError(f"{target} is not a run folder: it has no config.toml")
     fitted = load(path)
-    return str(target), fitted.config, fitted.model, fitted.dataset
+    return str(target), of_task(fitted.config, RunConfig, "diagnose"), fitted.model, fitted.dataset
 
 
 def _gradients(state: State, sample: Sample, epochs: str) -> Gradients:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from topshelf.config import RunConfig, make_config, merged, preset, read_config
+from topshelf.config import RunConfig, make_config, merged, of_task, preset, read_config
 from topshelf.diagnose.measures import Bound, bound
 from topshelf.diagnose.sample import Sample
 from topshelf.errors import ConfigError
@@ -77,13 +77,17 @@ def entry(text: str, base: RunConfig) -> tuple[str, RunConfig]:
     model = {key: value for key, value in base.model.settings.items() if key != "score"}
     common["model"] = {"name": base.model.name, **model}
     if text.endswith(".toml"):
-        return Path(text).stem, resolve(make_config(merged(read_config(text), common)))
+        return Path(text).stem, _resolved(merged(read_config(text), common))
     label = text.rpartition(":")[2]
     if text == base.loss.name:
         return label, base
     lookup("--losses", text, LOSSES, Loss)
     shipped = preset(base.data.source, base.model.name, text)
-    return label, resolve(make_config(merged(shipped, {**common, "loss": {"name": text}})))
+    return label, _resolved(merged(shipped, {**common, "loss": {"name": text}}))
+
+
+def _resolved(values: dict[str, Any]) -> RunConfig:
+    return resolve(of_task(make_config(values), RunConfig, "diagnose"))
 
 
 def short(config: RunConfig, epochs: int) -> RunConfig:

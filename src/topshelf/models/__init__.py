@@ -3,7 +3,7 @@
 ``MODELS`` names every model for the command line, the configuration and the contract tests.
 """
 
-from topshelf.models.base import HistoryRows, Model
+from topshelf.models.base import HistoryRows, Model, Trainable
 from topshelf.models.classics import Popularity
 from topshelf.models.history import History
 from topshelf.models.ials import IALS
@@ -33,6 +33,7 @@ __all__ = [
     "RP3beta",
     "SimGCL",
     "SimpleX",
+    "Trainable",
     "XSimGCL",
 ]
 

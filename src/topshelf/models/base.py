@@ -1,4 +1,4 @@
-"""The contract of a model: it encodes queries and items as vectors.
+"""The contract of a model. Most encode queries and items as vectors.
 
 The score of a query and an item is the dot product of their vectors. Some models are trained by a loss; closed-form
 models have ``fit``. Both are ``nn.Module``s, so both are saved and loaded the same way.
@@ -13,27 +13,55 @@ import torch
 from torch import Tensor, nn
 
 from topshelf.errors import ConfigError, TopshelfError, at_least
-from topshelf.queries import Batch, Context, Encoded, QuerySet
+from topshelf.queries import Batch, Encoded, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import Queries
 from topshelf.registry import Recorded, SearchSpace
 
 
-class Model(Recorded, nn.Module):
-    """Base of every model. A subclass has :meth:`encode_queries` and :meth:`encode_items`, and says:
+class Trainable(Recorded, nn.Module):
+    """What a run, a trainer and the tuner need of a model, whatever its task.
 
-    - ``takes``: the kinds of queries it encodes. All take ``"rows"``, the queries of the training; one that takes
-      ``"history"`` serves new users by the same call;
+    - ``sizes``: the constructor arguments that the data decide;
     - ``is_closed_form``: it is fitted once by :meth:`fit` instead of trained;
     - ``ranges``: the values that tuning searches, by the names of a run's settings.
 
     With ``sparse_rows``, tables that a step reads by rows have sparse gradients, as row_adam needs them.
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"rows"})
+    sizes: ClassVar[tuple[str, ...]]
     is_closed_form: ClassVar[bool] = False
     ranges: ClassVar[SearchSpace] = {}
     sparse_rows: bool = False
+
+    def attach(self, context: Any) -> None:
+        """Give the model the data that its results depend on: histories, their order and times, a graph.
+
+        Called before the first step and after loading. Nothing of it is in ``state_dict``.
+        """
+
+    def fit(self, context: Any) -> None:
+        """Closed-form models only: compute the parameters from the data, and attach the data."""
+        raise NotImplementedError
+
+    def derived(self) -> dict[str, float]:
+        """Settings that were not given and that the last fit derived from the data, by name."""
+        return {}
+
+    @classmethod
+    def searched(cls, settings: Mapping[str, Any]) -> SearchSpace:  # noqa: ARG003  for those that override it
+        """The ranges to search, given these settings of the model."""
+        return dict(cls.ranges)
+
+
+class Model(Trainable):
+    """Base of the models that encode. A subclass has :meth:`encode_queries` and :meth:`encode_items`, and says what it
+    ``takes``: the kinds of queries it encodes. All take ``"rows"``, the queries of the training; one that takes
+    ``"history"`` serves new users by the same call.
+    """
+
+    sizes: ClassVar[tuple[str, ...]] = ("n_queries", "n_items")
+    takes: ClassVar[frozenset[str]] = frozenset({"rows"})
     _histories: Ragged | None = None
 
     def __init__(self, n_queries: int, n_items: int) -> None:
@@ -61,25 +89,6 @@ class Model(Recorded, nn.Module):
         queries = self.encode_queries(batch.queries)
         assert isinstance(queries, Tensor)
         return Encoded(queries, self.encode_items())
-
-    def attach(self, context: Context) -> None:
-        """Give the model the data that its vectors depend on: histories, their order and times, a graph.
-
-        Called before the first step and after loading. Nothing of it is in ``state_dict``.
-        """
-
-    def fit(self, context: Context) -> None:
-        """Closed-form models only: compute the parameters from the data, and attach the data."""
-        raise NotImplementedError
-
-    def derived(self) -> dict[str, float]:
-        """Settings that were not given and that the last fit derived from the data, by name."""
-        return {}
-
-    @classmethod
-    def searched(cls, settings: Mapping[str, Any]) -> SearchSpace:  # noqa: ARG003  for those that override it
-        """The ranges to search, given these settings of the model."""
-        return dict(cls.ranges)
 
     def check_takes(self, kind: str) -> None:
         """Refuse a kind of queries that the model cannot encode."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from topshelf.config import RunConfig, make_config
+from topshelf.config import RunConfig, make_config, of_task
 from topshelf.data import Dataset, IdMap, Interactions, make_split
 from topshelf.errors import ConfigError
 from topshelf.evaluation import ndcg
@@ -75,7 +75,7 @@ def run_config(
         if given is not None:
             value, settings = given if isinstance(given, tuple) else (given, {})
             values[section] = {key: named(value, registry, base, section)["name"], **settings}
-    return make_config(values)
+    return of_task(make_config(values), RunConfig, "run_config")
 
 
 def planted_trainer(config: RunConfig) -> tuple[Trainer, Ragged]:
@@ -89,7 +89,7 @@ def planted_trainer(config: RunConfig) -> tuple[Trainer, Ragged]:
 def check_training(config: RunConfig) -> Trainer:
     """A few epochs lower the loss or improve what it stands for, and weights stay finite. Returns the trainer."""
     trainer, positives = planted_trainer(config)
-    model = trainer.model
+    model: Any = trainer.model
     before = ndcg_of(model, positives)
     trainer.run()
     losses = [record["loss"] for record in trainer.progress.history]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from topshelf.catalogue import Workspace
-from topshelf.config import Component, NegativesSettings, RunConfig, complete
+from topshelf.config import BaseConfig, CatalogueConfig, Component, NegativesSettings, complete
 from topshelf.errors import ConfigError
 from topshelf.losses import LOSSES, Loss
-from topshelf.models import MODELS, Model
+from topshelf.models import MODELS, Model, Trainable
 from topshelf.models.blend import NOT_TRAINED, Blend
 from topshelf.negatives import NEGATIVES, Negatives
 from topshelf.queries import Context, QuerySet
@@ -24,15 +24,27 @@ from topshelf.training.objective import CatalogueObjective
 from topshelf.training.thresholding import ESTIMATORS, Estimator, ThresholdHook
 from topshelf.training.trainer import Trainer
 
+
+class Kinds(NamedTuple):
+    """The models and losses of a task by name, and their base classes."""
+
+    models: Mapping[str, type[Trainable]]
+    losses: Mapping[str, type[Any]]
+    model_base: type[Trainable] = Model
+    loss_base: type[Any] = Loss
+
+
+KINDS: dict[str, Kinds] = {"interactions": Kinds(MODELS, LOSSES)}
 _MADE_OF_RUNS: dict[str, type[Model]] = {"blend": Blend}  # fitted already: never trained, so not in MODELS
 _GIVEN_TO_LOSS = ("n_queries", "n_items", "n_positives", "reduction")
-_GIVEN_TO_MODEL = ("n_queries", "n_items")
 _INITIAL_VALUES = 3  # a branch of the seed's random streams, beside the trainer's
+C = TypeVar("C", bound=BaseConfig)
+K = TypeVar("K", bound=CatalogueConfig)
 DRAWN = 1000  # items that estimators of thresholds draw: the paper's
 _OF_LOSS = 1  # a branch of that, for losses with networks or vectors of their own
 
 
-def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
+def resolve(config: C, *, is_fitted: bool = False) -> C:
     """The config with every setting of its model and loss spelled out and checked.
 
     Only a fitted model (``is_fitted``) may be a blend: a blend cannot be trained.
@@ -40,16 +52,22 @@ def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
     if config.model.name in _MADE_OF_RUNS and not (is_fitted and "parts" in config.model.settings):
         raise ConfigError(f"model.name must not be {config.model.name!r} here: {NOT_TRAINED}")
     loss, model = config.loss, config.model
-    loss_type, model_type = loss_class(loss.name), model_class(model.name)
+    loss_type, model_type = loss_class(config), model_class(config)
     if "k" in _parameters(loss_type) and "k" not in loss.settings:
         loss = _with(loss, k=config.k)
-    if model.name in MODELS and "score" in _parameters(model_type) and "score" not in model.settings:
+    if model.name in KINDS[config.task].models and "score" in _parameters(model_type) and "score" not in model.settings:
         model = _with(model, score=loss_type.defaults.score)
     loss = _with(loss, **complete("loss", loss_type, loss.settings, _GIVEN_TO_LOSS))
-    model = _with(model, **complete("model", model_type, model.settings, _GIVEN_TO_MODEL))
+    model = _with(model, **complete("model", model_type, model.settings, model_type.sizes))
     config = config.model_copy(update={"loss": loss, "model": model})
-    build_model(config, 2, 2)  # its constructor checks the settings; the sizes here do not matter
+    build_model(config, *(2 for _ in model_type.sizes))  # checks the settings; the sizes here do not matter
     built = build_loss(config, 2, 2, 2)
+    return _resolved(config, built) if isinstance(config, CatalogueConfig) else config
+
+
+def _resolved(config: K, built: Loss) -> K:
+    """The config with its negatives and its threshold estimator spelled out, and checked against the loss."""
+    loss, model = config.loss, config.model
     if "whole_queries" in built.needs and config.train.order == "pair":
         raise ConfigError(
             f"loss {loss.name} as set here needs all positives of a user in one batch: set train.order = 'query', "
@@ -65,7 +83,7 @@ def resolve(config: RunConfig, *, is_fitted: bool = False) -> RunConfig:
     return config.model_copy(update={"negatives": _spelled_out(config, built)})
 
 
-def _spelled_out(config: RunConfig, loss: Loss) -> NegativesSettings:
+def _spelled_out(config: CatalogueConfig, loss: Loss) -> NegativesSettings:
     """The negatives with every automatic choice resolved, so that the run's file does not depend on later defaults."""
     kind, settings = _chosen_negatives(config, loss)
     negatives = build_negatives(config, loss)
@@ -103,24 +121,29 @@ def components(sections: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def model_class(name: str) -> type[Model]:
-    return _MADE_OF_RUNS[name] if name in _MADE_OF_RUNS else lookup("model.name", name, MODELS, Model)
+def model_class(config: BaseConfig) -> type[Any]:
+    name, kinds = config.model.name, KINDS[config.task]
+    return _MADE_OF_RUNS[name] if name in _MADE_OF_RUNS else lookup("model.name", name, kinds.models, kinds.model_base)
 
 
-def loss_class(name: str) -> type[Loss]:
-    return lookup("loss.name", name, LOSSES, Loss)
+def loss_class(config: BaseConfig) -> type[Any]:
+    kinds = KINDS[config.task]
+    return lookup("loss.name", config.loss.name, kinds.losses, kinds.loss_base)
 
 
-def build_model(config: RunConfig, n_queries: int, n_items: int) -> Model:
-    """The model with the seed's initial values. The config may come from a damaged folder, so it is checked."""
-    cls = model_class(config.model.name)
-    settings = complete("model", cls, config.model.settings, _GIVEN_TO_MODEL)
+def build_model(config: BaseConfig, *sizes: int) -> Any:
+    """The model with the seed's initial values; ``sizes`` are those that its class names.
+
+    The config may come from a damaged folder, so it is checked.
+    """
+    cls = model_class(config)
+    settings = complete("model", cls, config.model.settings, cls.sizes)
     with _initial_values(config.seed):
-        return cls(n_queries, n_items, **settings)
+        return cls(**dict(zip(cls.sizes, sizes, strict=True)), **settings)
 
 
-def build_loss(config: RunConfig, n_queries: int, n_items: int, n_positives: int) -> Loss:
-    cls = loss_class(config.loss.name)
+def build_loss(config: BaseConfig, n_queries: int, n_items: int, n_positives: int) -> Any:
+    cls = loss_class(config)
     settings = complete("loss", cls, config.loss.settings, _GIVEN_TO_LOSS)
     sizes = {"n_queries": n_queries, "n_items": n_items, "n_positives": n_positives}
     given: dict[str, Any] = {name: size for name, size in sizes.items() if name in _parameters(cls)}
@@ -130,12 +153,12 @@ def build_loss(config: RunConfig, n_queries: int, n_items: int, n_positives: int
     return loss
 
 
-def build_negatives(config: RunConfig, loss: Loss) -> Negatives:
+def build_negatives(config: CatalogueConfig, loss: Loss) -> Negatives:
     kind, settings = _chosen_negatives(config, loss)
     return lookup("negatives.kind", kind, NEGATIVES, Negatives)(**settings)
 
 
-def _chosen_negatives(config: RunConfig, loss: Loss) -> tuple[str, dict[str, Any]]:
+def _chosen_negatives(config: CatalogueConfig, loss: Loss) -> tuple[str, dict[str, Any]]:
     """The name of the source of negatives, and all its settings; "auto" is the loss's choice."""
     settings, kind, n = config.negatives, config.negatives.kind, config.negatives.n
     is_auto = kind == "auto"
@@ -153,7 +176,7 @@ def _chosen_negatives(config: RunConfig, loss: Loss) -> tuple[str, dict[str, Any
     return kind, complete("negatives", cls, given)
 
 
-def build_estimator(config: RunConfig) -> Estimator:
+def build_estimator(config: CatalogueConfig) -> Estimator:
     settings = config.threshold
     cls = lookup("threshold.estimator", settings.estimator, ESTIMATORS, Estimator)
     common = {"n": settings.n, "rate": settings.rate}
@@ -161,7 +184,7 @@ def build_estimator(config: RunConfig) -> Estimator:
     return cls(**complete("threshold", cls, {**given, **settings.more}))
 
 
-def build_objective(config: RunConfig, model: Model, context: Context) -> CatalogueObjective:
+def build_objective(config: CatalogueConfig, model: Model, context: Context) -> CatalogueObjective:
     """The objective of positives against the catalogue, with its batches and its threshold hook."""
     positives, train = context.histories, config.train
     loss = build_loss(config, model.n_queries, model.n_items, positives.indices.numel()).to(train.device)
@@ -203,7 +226,7 @@ def build_objective(config: RunConfig, model: Model, context: Context) -> Catalo
 
 
 def build_trainer(
-    config: RunConfig, model: Model, context: Context, validate: Callable[[Model], float] | None = None
+    config: CatalogueConfig, model: Model, context: Context, validate: Callable[[Model], float] | None = None
 ) -> Trainer:
     return Trainer(build_objective(config, model, context), config, validate)
 

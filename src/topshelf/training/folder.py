@@ -25,7 +25,7 @@ import re
 import secrets
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from importlib import metadata
@@ -36,7 +36,7 @@ import polars as pl
 import torch
 
 from topshelf import files
-from topshelf.config import RunConfig, class_names, edits, make_config, parse_toml, read_config, to_toml
+from topshelf.config import BaseConfig, class_names, edits, make_config, parse_toml, read_config, to_toml
 from topshelf.data import Dataset, Events, IdMap, Interactions, Split
 from topshelf.data.splits import PARTS
 from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfWarning
@@ -45,6 +45,8 @@ from topshelf.registry import check_allowed
 from topshelf.training import checkpoint
 
 _FORMAT = 1
+# Writes what a run must keep of its data into the folder, and returns the files.
+SaveData = Callable[["RunFolder"], Sequence[Path]]
 _LABEL = re.compile(r"# topshelf run ([0-9a-f]+)")
 
 
@@ -67,23 +69,23 @@ class RunFolder:
 
     @classmethod
     @contextmanager
-    def create(cls, path: str | Path, config: RunConfig, dataset: Dataset) -> Iterator[RunFolder]:
-        """A new run folder, held by this process while the block runs."""
+    def create(cls, path: str | Path, config: BaseConfig, save: SaveData) -> Iterator[RunFolder]:
+        """A new run folder with the data that ``save`` writes, held by this process while the block runs."""
         cls(path).check_new()
         with ExitStack() as held:
             with files.new_folder(path) as fresh:
                 held.enter_context(files.owned(fresh))  # before the move, so that no other process can take it
-                cls(fresh)._begin(config, dataset)
+                cls(fresh)._begin(config, save)
             yield cls(path)
 
     @classmethod
     @contextmanager
-    def whole(cls, path: str | Path, config: RunConfig, dataset: Dataset) -> Iterator[RunFolder]:
+    def whole(cls, path: str | Path, config: BaseConfig, save: SaveData) -> Iterator[RunFolder]:
         """A new run folder that appears when the block ends, for a fitted model."""
         cls(path).check_new()
         with files.new_folder(path) as fresh:
             folder = cls(fresh)
-            folder._begin(config, dataset)
+            folder._begin(config, save)
             yield folder
 
     @classmethod
@@ -144,7 +146,7 @@ class RunFolder:
     def is_finished(self) -> bool:
         return self.metrics.exists()
 
-    def load_config(self) -> RunConfig:
+    def load_config(self) -> BaseConfig:
         """The run's config. Classes of other packages must be imported already, or allowed."""
         values = read_config(self.config)
         if self.identity is not None:
@@ -172,18 +174,19 @@ class RunFolder:
         if changed:
             _say(f"{self.config} was edited after the run began: {'; '.join(changed.values())}")
 
-    def _begin(self, config: RunConfig, dataset: Dataset) -> None:
+    def _begin(self, config: BaseConfig, save: SaveData) -> None:
         run = secrets.token_hex(8)
-        self._save_dataset(dataset)
+        kept = save(self)
         files.write_text(
             self.environment, json.dumps({"run": run, **environment(), "seed": config.seed}, indent=2) + "\n"
         )
         text = f"# topshelf run {run}\n{to_toml(config)}"
         files.write_text(self.config, text)
-        sums = {path.name: files.digest(path) for path in (self.interactions, self.users, self.items)}
+        sums = {path.name: files.digest(path) for path in kept}
         files.write_sealed(self.identity_file, {"format": _FORMAT, "run": run, "config": text, "sha256": sums})
 
-    def _save_dataset(self, dataset: Dataset) -> None:
+    def save_dataset(self, dataset: Dataset) -> Sequence[Path]:
+        """Interactions: the parts, the ids and the titles."""
         split = dataset.split
         state: dict[str, Any] = {"name": dataset.name, "kind": split.kind, "notes": dict(split.notes)}
         state["n_items"] = split.n_items
@@ -195,10 +198,11 @@ class RunFolder:
             items["title"] = pl.Series(dataset.titles, dtype=pl.String)
         files.write(self.users, pl.DataFrame({"id": split.users.values}).write_parquet)
         files.write(self.items, pl.DataFrame(items).write_parquet)
+        return self.interactions, self.users, self.items
 
     def load_ids(self) -> tuple[IdMap, IdMap, list[str] | None]:
         """The ids of users and items, and the titles of the items where there are any."""
-        self._check_data_files(self.users, self.items)
+        self.check_data_files(self.users, self.items)
         users, items = _read_parquet(self.users), _read_parquet(self.items)
         try:
             titles = items["title"].cast(pl.String).to_list() if "title" in items.columns else None
@@ -208,7 +212,7 @@ class RunFolder:
 
     def load_dataset(self) -> Dataset:
         """The data, checked, because compiled code trusts every index in it."""
-        self._check_data_files(self.interactions, self.users, self.items)
+        self.check_data_files(self.interactions, self.users, self.items)
         state = checkpoint.load(self.interactions)
         *maps, titles = self.load_ids()
         try:
@@ -222,7 +226,8 @@ class RunFolder:
         except (KeyError, AttributeError, TypeError, ValueError, DataError, pl.exceptions.PolarsError) as error:
             raise CheckpointError(f"{self.path} is damaged: its data do not fit together: {error}") from None
 
-    def _check_data_files(self, *paths: Path) -> None:
+    def check_data_files(self, *paths: Path) -> None:
+        """Refuse data files that are missing, or are not those that the run began with."""
         sums = {} if self.identity is None else self.identity.get("sha256")
         for path in paths:
             if not path.is_file():
@@ -257,7 +262,8 @@ class RunFolder:
 
     def save_metrics(self, content: dict[str, Any]) -> None:
         """Write the last file of a run, with the checksums of the model and the artifact that it belongs to."""
-        sums = {f"{path.stem}_sha256": files.digest(path) for path in (self.model, self.artifact)}
+        made = [path for path in (self.model, self.artifact) if path.exists()]  # not every task has an artifact
+        sums = {f"{path.stem}_sha256": files.digest(path) for path in made}
         files.write_sealed(self.metrics, {**content, "run": self.run, **sums})
 
     def load_metrics(self, used: Path | None = None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from topshelf.catalogue import Workspace
 from topshelf.errors import ConfigError
 from topshelf.losses import Loss
-from topshelf.models import Model
+from topshelf.models import Model, Trainable
 from topshelf.negatives import Negatives
 from topshelf.queries import Batch, Context, Encoded
 from topshelf.training.heads import BlockReader, choose_head
@@ -20,15 +20,23 @@ from topshelf.training.heads import BlockReader, choose_head
 class Hook(Protocol):
     """A callback of the training; the threshold updates are one."""
 
-    def begin_epoch(self, epoch: int, model: Model, generator: torch.Generator, *, is_resumed: bool) -> None:
+    def begin_epoch(self, epoch: int, model: Any, generator: torch.Generator, *, is_resumed: bool) -> None:
         """Before the epoch's first step; ``is_resumed`` if some of its steps were done before an interruption."""
 
-    def after_step(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> None:
-        """After the optimizer's step; ``encoded`` has the vectors from before it, detached."""
+    def after_step(self, batch: Any, encoded: Any, generator: torch.Generator) -> None:
+        """After the optimizer's step; ``encoded`` is that of its :class:`StepResult`."""
 
 
 class ThresholdOwner(Hook, BlockReader, Protocol):
     """The hook that updates thresholds."""
+
+
+class StepBatch(Protocol):
+    """What the trainer must know of a batch."""
+
+    @property
+    def query(self) -> Tensor:
+        """(Q,), index of each query."""
 
 
 class EpochBatches(Protocol):
@@ -36,25 +44,30 @@ class EpochBatches(Protocol):
 
     def __len__(self) -> int: ...
 
-    def epoch(self, generator: torch.Generator) -> Iterator[Batch]: ...
+    def epoch(self, generator: torch.Generator) -> Iterator[Any]: ...
 
 
 class StepResult(NamedTuple):
     loss: float
-    encoded: Encoded  # the vectors of the step, detached
+    encoded: Encoded | None = None  # the vectors of the step, detached, for hooks that read them
 
 
 class Objective(Protocol):
     """What the trainer minimises, whatever the task."""
 
-    model: Model
-    loss: Loss
-    batches: EpochBatches
+    @property
+    def model(self) -> Trainable: ...
+
+    @property
+    def loss(self) -> Any: ...
+
+    @property
+    def batches(self) -> EpochBatches: ...
 
     @property
     def hooks(self) -> Sequence[Hook]: ...
 
-    def backward(self, batch: Batch, generator: torch.Generator) -> StepResult:
+    def backward(self, batch: Any, generator: torch.Generator) -> StepResult:
         """The loss of a batch; its gradients are added to the parameters'."""
 
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from topshelf.config import RunConfig, allow_options
+from topshelf.config import BaseConfig, allow_options
 from topshelf.data import through_refit
 from topshelf.data.splits import Through
 from topshelf.errors import CheckpointError, TrainingError
 from topshelf.evaluation import check_json
-from topshelf.models import Model
+from topshelf.models import Trainable
 from topshelf.training.folder import RunFolder
-from topshelf.training.task import Task
+from topshelf.training.tasks import Task
 from topshelf.training.trainer import Interrupted, Trainer, load_weights
 from topshelf.training.watchers import RunWatcher, stop_on_signals
 
@@ -32,7 +32,7 @@ class Outcome:
     ``measured`` is the test evaluation from before a refit on the test part; None for a model without such a refit.
     """
 
-    model: Model
+    model: Any
     best_epoch: int
     seconds: float
     valid_score: float | None = None
@@ -43,7 +43,7 @@ class Outcome:
         return {"model": self.model.state_dict(), **state}
 
     @classmethod
-    def of(cls, model: Model, state: dict[str, Any]) -> Outcome:
+    def of(cls, model: Trainable, state: dict[str, Any]) -> Outcome:
         """A model with the weights and numbers of a state that comes from a file, so each is checked."""
         load_weights(model, state["model"])
         score, measured = state["valid_score"], state["measured"]
@@ -70,7 +70,7 @@ class Phases:
     """
 
     def __init__(
-        self, config: RunConfig, task: Task, *, quiet: bool, measure: Callable[[Outcome], dict[str, Any]]
+        self, config: BaseConfig, task: Task, *, quiet: bool, measure: Callable[[Outcome], dict[str, Any]]
     ) -> None:
         self.config, self.task, self.quiet, self._measure = config, task, quiet, measure
         self.folder: RunFolder | None = None
@@ -95,10 +95,10 @@ class Phases:
             extra = checkpoint["extra"]
         return self._refit(extra, checkpoint)
 
-    def _validate(self, model: Model) -> float:
+    def _validate(self, model: Trainable) -> float:
         return self.task.validate(model, self.config.k)
 
-    def _fit(self, model: Model) -> Outcome:
+    def _fit(self, model: Trainable) -> Outcome:
         """Fit a closed-form model."""
         started = time.perf_counter()
         valid_score = measured = None
@@ -135,7 +135,7 @@ class Phases:
     def _drive(self, trainer: Trainer, phase: str, extra: dict[str, Any], checkpoint: dict[str, Any] | None) -> None:
         if checkpoint is not None:
             trainer.load_state_dict(checkpoint["trainer"])
-        metric = f"ndcg@{self.config.k}"
+        metric = self.task.metric(self.config)
         with (
             stop_on_signals() as stop,
             RunWatcher(self.folder, phase=phase, metric=metric, quiet=self.quiet, extra=extra, stop=stop) as watcher,
@@ -166,15 +166,15 @@ class Phases:
         return f"{where}; continue with: topshelf train --resume {self.folder.path}{allow_options(self.config)}"
 
     def _trainer(
-        self, config: RunConfig, model: Model, through: Through, validate: Callable[[Model], float] | None
+        self, config: BaseConfig, model: Trainable, through: Through, validate: Callable[[Any], float] | None
     ) -> Trainer:
         return Trainer(self.task.objective(config, model, through), config, validate)
 
-    def _new_model(self) -> Model:
+    def _new_model(self) -> Any:
         return self.task.model(self.config)
 
 
-def _phase(checkpoint: dict[str, Any], config: RunConfig) -> str:
+def _phase(checkpoint: dict[str, Any], config: BaseConfig) -> str:
     """The phase of a checkpoint; its structure is checked, because files are untrusted."""
     phase = checkpoint.get("phase")
     try:
@@ -187,7 +187,7 @@ def _phase(checkpoint: dict[str, Any], config: RunConfig) -> str:
     return str(phase)
 
 
-def _check_extra(extra: Any, config: RunConfig) -> None:
+def _check_extra(extra: Any, config: BaseConfig) -> None:
     """Check the results of the first phase (``_first_phase``) in a refit's checkpoint."""
     best, refit = extra["best_epoch"], config.train.refit
     if type(best) is not int or not 1 <= best <= config.train.epochs:

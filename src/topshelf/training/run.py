@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,27 +12,25 @@ from typing import Any
 import torch
 
 from topshelf import registry
-from topshelf.config import RunConfig, class_names
-from topshelf.data import Dataset, load_split, through_refit
+from topshelf.config import BaseConfig, class_names
+from topshelf.data import through_refit
 from topshelf.data.splits import Through
-from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning, at_most
+from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning
 from topshelf.evaluation import PROTOCOLS, Evaluation
-from topshelf.models import Model
-from topshelf.queries import QuerySet
-from topshelf.ragged import Ragged
+from topshelf.models import Model, Trainable
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
 from topshelf.training.phases import Outcome, Phases
-from topshelf.training.task import Part, Task, check_device, check_parts, task_of
+from topshelf.training.tasks import Part, Task, check_device, task_class
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted model with the data it was fitted on."""
+    """A fitted model with its config and data, whose types depend on the task."""
 
-    config: RunConfig
-    dataset: Dataset
-    model: Model
+    config: Any
+    dataset: Any
+    model: Any
     best_epoch: int = 0
     seconds: float = 0.0
     valid_score: float | None = None
@@ -45,17 +43,9 @@ class Fitted:
         """The parts that the model was trained on."""
         return through_refit(self.config.train.refit) if self.is_final else "train"
 
-    def histories(self) -> Ragged:
-        """The items per user that the model was trained on."""
-        return self.dataset.split.seen(self.through)
-
-    def seen(self) -> Ragged:
-        """All items per user, in training or not; low ratings included."""
-        return self.dataset.split.seen("below")
-
     @cached_property
     def task(self) -> Task:
-        return task_of(self.dataset, str(_device(self.model)))
+        return task_class(self.config).of(self.dataset, str(_device(self.model)))
 
     def evaluate(
         self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None, *, part: Part = "test"
@@ -75,9 +65,7 @@ class Fitted:
                 "this model was refitted on everything, the test part too (train.refit = 'all'); its test metrics, "
                 "from before the refit, are in metrics.json"
             )
-        settings, cutoffs = self.config.evaluate, cutoffs or self._cutoffs()
-        protocol = protocol or settings.protocol
-        return self.task.measure(self.model, part, protocol=protocol, cutoffs=cutoffs, auc=settings.auc)
+        return self.task.measure(self.model, part, self.config, protocol=protocol, cutoffs=cutoffs)
 
     @cached_property
     def test(self) -> Evaluation:
@@ -90,15 +78,15 @@ class Fitted:
             return self.measured
         return self.test.to_json() if self.task.has("test") else None
 
-    def _cutoffs(self) -> tuple[int, ...]:
-        """The config's cut-offs, without those larger than the catalogue."""
-        return tuple(k for k in self.config.cutoffs if k <= self.model.n_items)
-
     def summary(self) -> dict[str, Any]:
         """The content of metrics.json."""
         test, refit = self.test_json(), self.config.train.refit
         # A refitted model has seen the validation part; report the score that chose the epoch.
-        valid = {f"ndcg@{self.config.k}": self.valid_score} if refit else self.evaluate(part="valid").to_json()["mean"]
+        valid = (
+            {self.task.metric(self.config): self.valid_score}
+            if refit
+            else self.evaluate(part="valid").to_json()["mean"]
+        )
         return {
             "protocol": self.config.evaluate.protocol,
             "empty": test and test.get("empty", PROTOCOLS[self.config.evaluate.protocol]),
@@ -119,20 +107,15 @@ class Fitted:
         }
 
 
-def load_dataset(config: RunConfig, *, test: bool = True) -> Dataset:
-    """The split that the config describes; without ``test``, that part is empty, and a file of its own is not read.
+def load_dataset(config: BaseConfig, *, test: bool = True) -> Any:
+    """The data that the config describes; without ``test``, that part is empty, and a file of its own is not read.
 
     Notes on the data are :class:`TopshelfWarning`s.
     """
-    settings = config.data.model_dump()
-    dataset = load_split(settings.pop("source"), **settings, seed=config.seed, test=test)
-    dataset.warn()
-    return dataset
+    return task_class(config).load(config, test=test)
 
 
-def fit(
-    config: RunConfig, dataset: Dataset | None = None, *, out: str | Path | None = None, quiet: bool = True
-) -> Fitted:
+def fit(config: BaseConfig, dataset: Any = None, *, out: str | Path | None = None, quiet: bool = True) -> Fitted:
     """Fit the model of ``config``; with ``out``, in a run folder that can be resumed and evaluated."""
     config = resolve(config)
     if out is not None:
@@ -142,7 +125,7 @@ def fit(
     phases = _phases(config, dataset, quiet)
     if out is None:
         return _finish(phases, dataset, None, None)
-    with RunFolder.create(out, config, dataset) as folder:
+    with RunFolder.create(out, config, _saving(config, dataset)) as folder:
         return _finish(phases, dataset, folder, None)
 
 
@@ -157,7 +140,8 @@ def resume(out: str | Path, *, quiet: bool = True, allow: Collection[str] = ()) 
     with RunFolder.resume(out) as folder:
         if folder.is_finished:  # by another process, before the lock was ours
             return load(out)
-        config, dataset, state = folder.load_config(), folder.load_dataset(), folder.load_checkpoint()
+        config = folder.load_config()
+        dataset, state = task_class(config).read(folder, config), folder.load_checkpoint()
         return _finish(_phases(config, dataset, quiet), dataset, folder, state)
 
 
@@ -169,12 +153,14 @@ def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
     """
     registry.allow(allow)
     folder = RunFolder.open(out)
-    config, dataset, state = folder.load_config(), folder.load_dataset(), folder.load_model()
+    config = folder.load_config()
+    dataset, state = task_class(config).read(folder, config), folder.load_model()
     if folder.is_finished:
         folder.load_metrics()  # refused if they are of another model
-    outcome = _outcome(folder, config, dataset.split.n_users, dataset.split.n_items, state)
+    task = task_class(config).of(dataset, "cpu")
+    outcome = _outcome(folder, build_model(config, *task.sizes()), state)
     model = outcome.model
-    _check_seen(folder, config, dataset, state)
+    _check_seen(folder, config, task, state)
     # Before the last phase ends, a run's model is that of the first phase, which has seen train alone.
     is_final = "refit" in state or folder.is_finished
     fitted = Fitted(config, dataset, **vars(outcome), is_finished=folder.is_finished, is_final=is_final)
@@ -183,21 +169,20 @@ def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
     return fitted
 
 
-def load_model(folder: RunFolder, config: RunConfig, n_users: int, n_items: int) -> Model:
+def load_model(folder: RunFolder, config: BaseConfig, n_users: int, n_items: int) -> Model:
     """Only the model of a finished run; no data are read or attached."""
     folder.load_metrics()  # refused if they are of another model
-    return _outcome(folder, config, n_users, n_items, folder.load_model()).model
+    return _outcome(folder, build_model(config, n_users, n_items), folder.load_model()).model
 
 
-def _outcome(folder: RunFolder, config: RunConfig, n_users: int, n_items: int, state: dict[str, Any]) -> Outcome:
-    model = build_model(config, n_users, n_items)
+def _outcome(folder: RunFolder, model: Trainable, state: dict[str, Any]) -> Outcome:
     try:
         return Outcome.of(model, state)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{folder.model} does not fit its config, or is damaged: {error}") from None
 
 
-def _check_seen(folder: RunFolder, config: RunConfig, dataset: Dataset, state: dict[str, Any]) -> None:
+def _check_seen(folder: RunFolder, config: BaseConfig, task: Task, state: dict[str, Any]) -> None:
     """The model must have seen what the config says: a run's lists and metrics depend on it."""
     refit = config.train.refit
     if folder.run is None or not (folder.is_finished or "refit" in state):
@@ -207,17 +192,21 @@ def _check_seen(folder: RunFolder, config: RunConfig, dataset: Dataset, state: d
             f"{folder.model} was fitted with train.refit = {state.get('refit')!r}, and {folder.config.name} says "
             f"{refit!r}; set it back, or train a new run"
         )
-    if (state["measured"] is None) == (refit == "all" and len(dataset.split.test) > 0):
+    if (state["measured"] is None) == (refit == "all" and task.has("test")):
         raise CheckpointError(f"{folder.model} is damaged: only a model refitted on all has metrics from before that")
 
 
 def save(fitted: Fitted, out: str | Path) -> None:
     """Write a fitted model as a run folder."""
-    with RunFolder.whole(out, fitted.config, fitted.dataset) as folder:
+    with RunFolder.whole(out, fitted.config, _saving(fitted.config, fitted.dataset)) as folder:
         _keep(folder, fitted)
 
 
-def _say_of_scripts(config: RunConfig) -> None:
+def _saving(config: BaseConfig, dataset: Any) -> Callable[[RunFolder], Sequence[Path]]:
+    return lambda folder: task_class(config).save(folder, dataset)
+
+
+def _say_of_scripts(config: BaseConfig) -> None:
     if scripted := [name for name in class_names(config).values() if name.startswith("__main__:")]:
         warnings.warn(
             f"{scripted[0]} is a class of this script: its run folder opens only in this script. Put the class into a "
@@ -227,13 +216,10 @@ def _say_of_scripts(config: RunConfig) -> None:
         )
 
 
-def _phases(config: RunConfig, dataset: Dataset, quiet: bool) -> Phases:
-    n_items = dataset.split.n_items
-    for name, k in (("k", config.k), ("loss.k", config.loss.settings.get("k", 1))):
-        at_most(name, k, n_items, f"{dataset.name} has {n_items} items")
+def _phases(config: BaseConfig, dataset: Any, quiet: bool) -> Phases:
     check_device(config.train.device)
-    task = task_of(dataset, config.train.device)
-    check_parts(task, config, dataset.split.kind)
+    task = task_class(config).of(dataset, config.train.device)
+    task.check(config, dataset.name)
 
     def measure(outcome: Outcome) -> dict[str, Any]:
         return Fitted(config, dataset, **vars(outcome)).test.to_json()
@@ -241,7 +227,7 @@ def _phases(config: RunConfig, dataset: Dataset, quiet: bool) -> Phases:
     return Phases(config, task, quiet=quiet, measure=measure)
 
 
-def _finish(phases: Phases, dataset: Dataset, folder: RunFolder | None, state: dict[str, Any] | None) -> Fitted:
+def _finish(phases: Phases, dataset: Any, folder: RunFolder | None, state: dict[str, Any] | None) -> Fitted:
     outcome = phases.run(folder, state)
     fitted = Fitted(phases.config, dataset, **vars(outcome))
     if folder is not None:
@@ -254,39 +240,10 @@ def _keep(folder: RunFolder, fitted: Fitted) -> None:
     state = Outcome(*(getattr(fitted, name) for name in names)).state_dict()
     # What the model has seen is in its file, so that it is known even if no other file is written.
     folder.save_model({**state, "refit": fitted.config.train.refit})
-    folder.save_artifact(answers(fitted))
+    if (answers := fitted.task.answers(fitted.model, fitted.through)) is not None:
+        folder.save_artifact(answers)
     folder.save_metrics(fitted.summary())
 
 
-@torch.no_grad()
-def answers(fitted: Fitted) -> dict[str, Any]:
-    """The content of a run's :class:`topshelf.artifact.Artifact`, as plain tensors.
-
-    It has the vectors of known queries if they are a table, else the histories that they are made of.
-    """
-    model, learned = fitted.model, fitted.histories()
-    state: dict[str, Any] = {
-        "seen": _arrays(fitted.seen()),
-        "n_learned": learned.counts,
-        "counts": popularity(learned, model.n_items),
-    }
-    if len(fitted.dataset.split.below):
-        state["taken"] = _arrays(fitted.dataset.split.seen("all"))
-    queries, items = model.encode(QuerySet.known(model.n_queries, _device(model)))
-    if isinstance(queries, torch.Tensor):
-        dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
-        return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
-    return {**state, "learned": _arrays(learned)}
-
-
-def popularity(lists: Ragged, n_items: int) -> torch.Tensor:
-    """How often each item is in the lists, (I,)."""
-    return torch.bincount(lists.indices, minlength=n_items).float()
-
-
-def _device(model: Model) -> torch.device:
+def _device(model: Trainable) -> torch.device:
     return next((tensor.device for tensor in model.state_dict().values()), torch.device("cpu"))
-
-
-def _arrays(lists: Ragged) -> dict[str, torch.Tensor]:
-    return {"indptr": lists.indptr, "indices": lists.indices}

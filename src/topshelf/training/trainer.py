@@ -14,13 +14,12 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from topshelf.config import RunConfig
-from topshelf.errors import CheckpointError, TrainingError
+from topshelf.config import BaseConfig
+from topshelf.errors import CheckpointError, ConfigError, TrainingError
 from topshelf.losses import Loss
-from topshelf.models import Model
-from topshelf.queries import Batch
+from topshelf.models import Trainable
 from topshelf.training.batches import stream
-from topshelf.training.objective import Objective
+from topshelf.training.objective import Objective, StepBatch
 from topshelf.training.optim import RowAdam
 
 # Branches of the seed's random streams.
@@ -81,13 +80,15 @@ class Trainer:
     """
 
     def __init__(
-        self, objective: Objective, config: RunConfig, validate: Callable[[Model], float] | None = None
+        self, objective: Objective, config: BaseConfig, validate: Callable[[Any], float] | None = None
     ) -> None:
         self.objective, self.settings, self.seed, self.validate = objective, config.train, config.seed, validate
         settings, self.batches = config.train, objective.batches
         if len(self.batches) == 0:
             raise TrainingError("no user has both a positive and a negative item: there is nothing to rank")
         self.model.sparse_rows = settings.optimizer == "row_adam"
+        if settings.clip_norm is not None and self.model.sparse_rows:
+            raise ConfigError("train.clip_norm does not go with train.optimizer = 'row_adam'; leave one of them out")
         rate, decay = settings.learning_rate, settings.weight_decay
         parameters = [{"params": list(self.model.parameters())}, *self.loss.parameter_groups(rate)]
         self.optimizer: torch.optim.Optimizer = (
@@ -95,11 +96,12 @@ class Trainer:
             if settings.optimizer == "row_adam"
             else torch.optim.Adam(parameters, lr=rate, weight_decay=decay, fused=True)
         )
+        self._first_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.progress = Progress()
         self.best_weights: dict[str, Tensor] | None = None
 
     @property
-    def model(self) -> Model:
+    def model(self) -> Trainable:
         return self.objective.model
 
     @property
@@ -128,6 +130,7 @@ class Trainer:
         progress, epoch = self.progress, self.progress.epoch + 1
         started = time.perf_counter()
         self.loss.begin_epoch(epoch)
+        self._set_rates(epoch)
         for hook in self.objective.hooks:
             generator = stream(self.seed, _THRESHOLD, epoch)
             hook.begin_epoch(epoch, self.model, generator, is_resumed=progress.step > 0)
@@ -144,7 +147,13 @@ class Trainer:
                 started = time.perf_counter()
         self._finish_epoch(epoch, started, watcher)
 
-    def _step(self, batch: Batch, epoch: int, step: int) -> float:
+    def _set_rates(self, epoch: int) -> None:
+        """The learning rates of an epoch, counted from 1: they depend on nothing else."""
+        every, factor = self.settings.decay_every, self.settings.decay_factor
+        for group, rate in zip(self.optimizer.param_groups, self._first_rates, strict=True):
+            group["lr"] = rate if every is None else rate * factor ** ((epoch - 1) // every)
+
+    def _step(self, batch: StepBatch, epoch: int, step: int) -> float:
         generator = stream(self.seed, _STEP, epoch, step)
         # For models that draw noise. torch.manual_seed would format the stack at every call, for other devices.
         if batch.query.device.type == "cpu":
@@ -155,6 +164,8 @@ class Trainer:
         number, encoded = self.objective.backward(batch, generator)
         if not math.isfinite(number):
             raise TrainingError(self._diverged(number, epoch, step))
+        if self.settings.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         self.optimizer.step()
         for hook in self.objective.hooks:
             hook.after_step(batch, encoded, generator)
@@ -215,6 +226,7 @@ class Trainer:
 
     def _load_optimizer(self, state: Any, progress: Progress) -> None:
         """Settings must be the config's, and moments must fit: torch converts types, and fused loops trust shapes."""
+        self._set_rates(max(1, progress.epoch + (progress.step > 0)))  # as they were when the state was saved
         expected = self.optimizer.state_dict()["param_groups"]
         if (kept := _groups(state["param_groups"])) != (asked := _groups(expected)):
             pairs = zip(kept, asked, strict=False)
@@ -226,7 +238,7 @@ class Trainer:
             ]
             raise ValueError(
                 f"the optimizer's settings cannot be changed when a run is resumed ({'; '.join(changes)}): put "
-                "train.learning_rate and train.weight_decay back"
+                "train.learning_rate, train.weight_decay and train.decay_every back"
             )
         places = [place for group in expected for place in group["params"]]
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -242,7 +254,7 @@ class Trainer:
         self.optimizer.load_state_dict(state)
 
 
-def load_weights(model: Model, weights: Any) -> None:
+def load_weights(model: Trainable, weights: Any) -> None:
     """Load weights read from a file: every name, shape and type must fit, every number must be finite."""
     _load_tensors(model, weights)
 

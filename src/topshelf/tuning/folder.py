@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from topshelf import files
-from topshelf.config import RunConfig, class_names, edits, make_config, read_config, to_toml
+from topshelf.config import BaseConfig, class_names, edits, make_config, read_config, to_toml
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning, one_of
 from topshelf.registry import check_allowed
 from topshelf.tuning.ranges import Choice, Interval, Range, Space, assigned, default_ranges, is_closed_form, space
@@ -53,7 +53,7 @@ class Definition:
             next(self.space.grid(0))  # refuses intervals
 
     @property
-    def config(self) -> RunConfig:
+    def config(self) -> BaseConfig:
         return self.space.base
 
     @property
@@ -184,7 +184,7 @@ class StudyFolder:
             )
         return Parts.load(self.parts)
 
-    def save_best(self, config: RunConfig) -> None:
+    def save_best(self, config: BaseConfig) -> None:
         files.write_text(self.best, to_toml(config))
 
     def content(self) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class StudyFolder:
             raise CheckpointError(f"{self.definition} is damaged: {fault}. Restore it from a copy")
         return content
 
-    def _config(self, content: Mapping[str, Any]) -> RunConfig:
+    def _config(self, content: Mapping[str, Any]) -> BaseConfig:
         """The config that is tuned. It must be the original one; only the path of the data may change."""
         values = read_config(self.config)
         check_allowed(class_names(make_config(values)), self.config)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from topshelf.config import RunConfig
+from topshelf.config import BaseConfig
 from topshelf.tuning.ranges import Range, text
 
 STATES = ("complete", "pruned", "failed", "interrupted", "running")
@@ -77,7 +77,7 @@ class Tuned:
     sampler: str
     ranges: dict[str, Range]
     rows: list[TrialRow]
-    config: RunConfig | None
+    config: BaseConfig | None
     budget: Budget
     importances: dict[str, float]
     folder: Path | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from topshelf import registry
-from topshelf.config import RunConfig, make_config, merged, overrides
+from topshelf.config import BaseConfig, make_config, merged, overrides
 from topshelf.errors import ConfigError
 from topshelf.registry import SearchSpace
 from topshelf.training.build import loss_class, model_class, resolve
@@ -88,11 +88,11 @@ Range = Choice | Interval
 class Space:
     """A config and the ranges of some of its settings. Every range holds the config's value, the default."""
 
-    base: RunConfig
+    base: BaseConfig
     ranges: dict[str, Range]
     default: dict[str, Any]
 
-    def config(self, settings: Mapping[str, Any]) -> RunConfig:
+    def config(self, settings: Mapping[str, Any]) -> BaseConfig:
         """The resolved config with these settings."""
         return applied(self.base, settings)
 
@@ -120,7 +120,7 @@ class Space:
                 yield point
 
 
-def space(config: RunConfig, given: Mapping[str, Any] | None = None) -> Space:
+def space(config: BaseConfig, given: Mapping[str, Any] | None = None) -> Space:
     """The space of a config: the ranges of its model and loss, overridden by ``given``.
 
     A range is a :class:`Choice`, an :class:`Interval`, a sequence of values, or a text such as "0.1,0.2" or
@@ -141,18 +141,18 @@ def space(config: RunConfig, given: Mapping[str, Any] | None = None) -> Space:
     return Space(config, ranges, {name: known[name] for name in ranges})
 
 
-def default_ranges(config: RunConfig) -> SearchSpace:
+def default_ranges(config: BaseConfig) -> SearchSpace:
     """The ranges that the loss and the model define; the model's, if both define one."""
     config = resolve(config)  # refuses unknown names
-    model: SearchSpace = dict(model_class(config.model.name).searched(config.model.settings))
-    return model if is_closed_form(config) else {**loss_class(config.loss.name).ranges, **model}
+    model: SearchSpace = dict(model_class(config).searched(config.model.settings))
+    return model if is_closed_form(config) else {**loss_class(config).ranges, **model}
 
 
-def settings_of(config: RunConfig) -> dict[str, Any]:
+def settings_of(config: BaseConfig) -> dict[str, Any]:
     """The settings that may be searched, with the config's values; a closed-form model has only its own settings."""
     sections = ("model",) if is_closed_form(config) else SECTIONS
     values = config.model_dump()
-    unset = {"model": _unset(model_class(config.model.name)), "loss": _unset(loss_class(config.loss.name))}
+    unset = {"model": _unset(model_class(config)), "loss": _unset(loss_class(config))}
     return {
         f"{section}.{key}": value
         for section in sections
@@ -166,16 +166,16 @@ def _unset(cls: type[Any]) -> dict[str, None]:
     return {name: None for name, value in registry.settings(cls).items() if value is None}
 
 
-def is_closed_form(config: RunConfig) -> bool:
-    return model_class(config.model.name).is_closed_form
+def is_closed_form(config: BaseConfig) -> bool:
+    return model_class(config).is_closed_form
 
 
-def applied(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+def applied(config: BaseConfig, settings: Mapping[str, Any]) -> BaseConfig:
     """The resolved config with settings given by their dotted names."""
     return resolve(assigned(config, settings))
 
 
-def assigned(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+def assigned(config: BaseConfig, settings: Mapping[str, Any]) -> BaseConfig:
     """The same, not resolved: no class that it names is imported."""
     nested: dict[str, Any] = {}
     for name, value in settings.items():
@@ -200,7 +200,7 @@ def text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _checked(config: RunConfig, name: str, wanted: Any, default: Any) -> Range:
+def _checked(config: BaseConfig, name: str, wanted: Any, default: Any) -> Range:
     """A range from the user; every value of it (both ends of an interval) is tried on the config."""
     if isinstance(wanted, Iterable) and not isinstance(wanted, str):
         wanted = list(wanted)

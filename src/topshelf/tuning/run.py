@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from topshelf.config import RunConfig
+from topshelf.config import BaseConfig
 from topshelf.data import Dataset
 from topshelf.errors import ConfigError, TrainingError, at_least, positive
 from topshelf.training import StoppedEarly
@@ -22,7 +22,7 @@ from topshelf.tuning.study import Worker
 
 
 def tune(
-    config: RunConfig,
+    config: BaseConfig,
     dataset: Dataset | None = None,
     *,
     trials: int | None = None,

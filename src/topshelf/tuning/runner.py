@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from topshelf.config import RunConfig
+from topshelf.config import BaseConfig
 from topshelf.data import Dataset, IdMap, Split
 from topshelf.data.memory import available
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError, at_most
 from topshelf.models import Model
 from topshelf.training import checkpoint, load_dataset
 from topshelf.training.folder import part_of, part_state
-from topshelf.training.task import InteractionsTask, check_device
+from topshelf.training.tasks import InteractionsTask, Task, check_device
 from topshelf.training.trainer import Interrupted, Trainer, Watcher
 
 _PARTS = ("train", "valid")
@@ -84,7 +84,7 @@ def _size(name: str, value: Any) -> int:
     return value
 
 
-def load_parts(config: RunConfig) -> Parts:
+def load_parts(config: BaseConfig) -> Parts:
     """The parts of the config's data source; the file of a test part is not opened."""
     return Parts.of(load_dataset(config, test=False))
 
@@ -110,9 +110,10 @@ class Runner:
 
     def __init__(self, parts: Parts, device: str = "cpu") -> None:
         check_device(device)
-        self.parts, self.task = parts, InteractionsTask(parts.split, device)
+        self.parts = parts
+        self.task: Task = InteractionsTask(parts.split, device)
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: BaseConfig) -> None:
         """Refuse settings that do not fit the data, before anything is written."""
         self.check_sizes(config)
         try:
@@ -126,12 +127,12 @@ class Runner:
             sizes = f"{self.parts.split.n_users} users and {self.parts.n_items} items"
             raise ConfigError(f"{config.model.name} for {sizes} does not fit into memory ({reason})") from None
 
-    def check_sizes(self, config: RunConfig) -> None:
+    def check_sizes(self, config: BaseConfig) -> None:
         n_items, why = self.parts.n_items, f"{self.parts.name} has {self.parts.n_items} items"
         at_most("k", config.k, n_items, why)
         at_most("loss.k", config.loss.settings.get("k", 1), n_items, why)
 
-    def run(self, config: RunConfig, watcher: Watcher | None = None) -> Result:
+    def run(self, config: BaseConfig, watcher: Watcher | None = None) -> Result:
         """Train and measure. A training or fit that fails scores 0, because the final training would fail too."""
         model = self._model(config)
         if model.is_closed_form:
@@ -154,11 +155,11 @@ class Runner:
             note = str(error).partition(";")[0]
         return Result(score, seconds=time.perf_counter() - started, note=note)
 
-    def _trainer(self, config: RunConfig, model: Model) -> Trainer:
+    def _trainer(self, config: BaseConfig, model: Model) -> Trainer:
         validate = partial(self.task.validate, k=config.k)
         return Trainer(self.task.objective(config, model, "train"), config, validate)
 
-    def _model(self, config: RunConfig) -> Model:
+    def _model(self, config: BaseConfig) -> Model:
         return self.task.model(config)
 
 

@@ -1,0 +1,14 @@
+"""The tasks by name. ``config.task`` names one; its data, batches, objective and evaluation are in one file each."""
+
+from topshelf.config import BaseConfig
+from topshelf.errors import one_of
+from topshelf.training.tasks.base import Part, Task, check_device
+from topshelf.training.tasks.interactions import InteractionsTask
+
+__all__ = ["TASKS", "InteractionsTask", "Part", "Task", "check_device", "task_class"]
+
+TASKS: dict[str, type[Task]] = {"interactions": InteractionsTask}
+
+
+def task_class(config: BaseConfig) -> type[Task]:
+    return TASKS[one_of("task", config.task, TASKS)]

@@ -1,0 +1,147 @@
+"""Interactions: users and their items, ranked over the whole catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from topshelf.config import BaseConfig, RunConfig
+from topshelf.data import Dataset, Split, load_split
+from topshelf.data.splits import Through
+from topshelf.errors import DataError
+from topshelf.evalset import EvalSet, protocol_set
+from topshelf.evaluation import Evaluation, evaluate_set, ndcg
+from topshelf.models import Model
+from topshelf.queries import Context, EventLists, QuerySet
+from topshelf.ragged import Ragged
+from topshelf.ranking import Queries
+from topshelf.training.build import build_objective
+from topshelf.training.folder import RunFolder
+from topshelf.training.objective import Objective
+from topshelf.training.tasks.base import Part, Task
+
+
+class InteractionsTask(Task):
+    """Users and their items, ranked over the whole catalogue."""
+
+    name: ClassVar[str] = "interactions"
+
+    def __init__(self, split: Split, device: str = "cpu") -> None:
+        self.split, self.device = split.check(), device
+        self.evaluation = cache(self._evaluation)  # sets are checked when made, and used at every validation
+
+    @classmethod
+    def load(cls, config: RunConfig, *, test: bool = True) -> Dataset:
+        settings = config.data.model_dump()
+        dataset = load_split(settings.pop("source"), **settings, seed=config.seed, test=test)
+        dataset.warn()
+        return dataset
+
+    @classmethod
+    def of(cls, data: Dataset, device: str) -> InteractionsTask:
+        return cls(data.split, device)
+
+    @classmethod
+    def save(cls, folder: RunFolder, data: Dataset) -> Sequence[Path]:
+        return folder.save_dataset(data)
+
+    @classmethod
+    def read(cls, folder: RunFolder, config: RunConfig) -> Dataset:  # noqa: ARG003
+        return folder.load_dataset()
+
+    @property
+    def n_items(self) -> int:
+        return self.split.n_items
+
+    def sizes(self) -> tuple[int, ...]:
+        return self.split.n_users, self.split.n_items
+
+    def has(self, part: Part) -> bool:
+        return self.split.lists(part).indices.numel() > 0
+
+    def context(self, through: Through) -> Context:
+        def events() -> EventLists | None:
+            part = self.split.events(through)
+            return None if part is None else EventLists(part.ragged(), part.times())
+
+        return Context(self.split.seen(through), self.n_items, events).to(self.device)
+
+    def objective(self, config: RunConfig, model: Model, through: Through) -> Objective:
+        return build_objective(config, model, self.context(through))
+
+    def _evaluation(self, part: Part, protocol: str = "standard") -> EvalSet:
+        """The users of the training as queries, their held-out items, and the excluded items."""
+        lists, n_users = self.split.lists, self.split.n_users
+        valid = lists("valid") if part == "test" else None
+        evalset, _ = protocol_set(lists(part), lists("train"), valid, protocol, None, n_users, self.n_items)
+        return replace(evalset, queries=QuerySet.known(n_users, self.device))
+
+    def validate(self, model: Model, k: int) -> float:
+        evalset = self.evaluation("valid")
+        return ndcg(*vectors_for(model, evalset), evalset.relevant, evalset.exclude, k)
+
+    def measure(
+        self,
+        model: Model,
+        part: Part,
+        config: RunConfig,
+        *,
+        protocol: str | None = None,
+        cutoffs: Sequence[int] | None = None,
+    ) -> Evaluation:
+        evalset = self.evaluation(part, protocol or config.evaluate.protocol)
+        return evaluate_set(
+            *vectors_for(model, evalset),
+            evalset,
+            cutoffs or self.cutoffs(config),
+            auc=config.evaluate.auc,
+            item_counts=torch.bincount(self.split.lists("train").indices, minlength=self.n_items),
+        )
+
+    @torch.no_grad()
+    def answers(self, model: Model, through: Through) -> dict[str, Any]:
+        """As plain tensors: vectors of known queries if they are a table, else the histories that they are made of."""
+        learned = self.split.seen(through)
+        state: dict[str, Any] = {
+            "seen": dict(vars(self.split.seen("below"))),
+            "n_learned": learned.counts,
+            "counts": popularity(learned, model.n_items),
+        }
+        if len(self.split.below):
+            state["taken"] = dict(vars(self.split.seen("all")))
+        queries, items = model.encode(QuerySet.known(model.n_queries, self.device))
+        if isinstance(queries, Tensor):
+            dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
+            return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
+        return {**state, "learned": dict(vars(learned))}
+
+    def check(self, config: BaseConfig, name: str) -> None:
+        super().check(config, name)
+        assert isinstance(config, RunConfig)
+        wanted: dict[Part, str] = {"valid": "data.valid_fraction", "test": "data.test_fraction"}
+        if config.data.test_fraction == 0:
+            del wanted["test"]
+        for part, setting in wanted.items():
+            if not self.has(part):
+                raise DataError(
+                    f"the {part} part of the {self.split.kind} split is empty: no user has held-out items. Use more "
+                    f"data, a larger {setting}, or another data.split"
+                )
+
+
+def popularity(lists: Ragged, n_items: int) -> Tensor:
+    """How often each item is in the lists, (I,)."""
+    return torch.bincount(lists.indices, minlength=n_items).float()
+
+
+@torch.no_grad()
+def vectors_for(model: Model, evalset: EvalSet) -> tuple[Queries, Tensor]:
+    """The vectors of the set's queries, and of all items."""
+    assert isinstance(evalset.queries, QuerySet)
+    return model.encode(evalset.queries)
