@@ -14,8 +14,8 @@ import pydantic
 from pydantic import BaseModel, ConfigDict
 
 from topshelf.errors import ConfigError, one_of
+from topshelf.link_settings import LinksConfig
 from topshelf.settings import (
-    CONFIGS,
     BaseConfig,
     CatalogueConfig,
     Component,
@@ -33,12 +33,15 @@ __all__ = [
     "CatalogueConfig",
     "Component",
     "DataSettings",
+    "LinksConfig",
     "NegativesSettings",
     "RunConfig",
     "ThresholdSettings",
     "TrainSettings",
 ]
 
+# The config class of each task.
+CONFIGS: dict[str, type[BaseConfig]] = {"interactions": RunConfig, "links": LinksConfig}
 C = TypeVar("C", bound=BaseConfig)
 _MOST_LEVELS = 16  # of nested values; our own settings have four
 

@@ -1,7 +1,7 @@
 """The rank of a positive among its negatives, and metrics of ranks where one thing is to be found.
 
-Ties are shared: the rank is the mean of the optimistic and the pessimistic one, 1 + (#above + #not below) / 2, as in OGB
-and HeaRT, so it may end in one half. A model that gives every pair the same score has the rank of a coin.
+Ties are shared: the rank is the mean of the optimistic and the pessimistic one, 1 + (#above + #not below) / 2, as in
+OGB and HeaRT, so it may end in one half. A model that gives every pair the same score has the rank of a coin.
 """
 
 from __future__ import annotations

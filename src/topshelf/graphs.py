@@ -21,8 +21,8 @@ from topshelf.ragged import Ragged
 class SparseProduct:
     """A constant sparse matrix (n, m) that multiplies tables: ``matrix @ table (m, d)`` is (n, d).
 
-    Shapes: lists, the columns of each of the n rows; values (P,). The backward pass multiplies with the transpose, which
-    is kept as well, so both are sums over rows in a fixed order.
+    Shapes: lists, the columns of each of the n rows; values (P,). The backward pass multiplies with the transpose,
+    which is kept as well, so both are sums over rows in a fixed order.
     """
 
     def __init__(self, lists: Ragged, values: Tensor, n_columns: int, *, is_symmetric: bool = False) -> None:
@@ -170,6 +170,24 @@ class LinkGraph:
         if not self.is_directed:
             source, target = torch.minimum(kept, others), torch.maximum(kept, others)
         return _holds(self._edge_keys, source * self.n_nodes + target) | (kept == others)
+
+    def known_mask(self, kept: Tensor, others: Tensor, side: Tensor) -> Tensor:
+        """:meth:`is_known` of each kept end (Q,) with each of the other ends (M,), which are all different, (Q, M).
+
+        Its cost is that of the known edges, not of the Q M pairs.
+        """
+        place = torch.full((self.n_nodes,), -1, device=kept.device)
+        place[others] = torch.arange(others.numel(), device=kept.device)
+        mask = torch.zeros(kept.numel(), others.numel(), dtype=torch.bool, device=kept.device)
+        own = place[kept]
+        rows = torch.arange(kept.numel(), device=kept.device)
+        mask[rows[own >= 0], own[own >= 0]] = True
+        for one, lists in enumerate((self.targets, self.sources) if self.is_directed else (self.sets,)):
+            chosen = rows[side == one] if self.is_directed else rows
+            ends = lists.select(kept[chosen]) if chosen.numel() else lists.slice(0, 0)
+            columns = place[ends.indices]
+            mask[chosen[ends.owner()][columns >= 0], columns[columns >= 0]] = True
+        return mask
 
     @cached_property
     def _edge_keys(self) -> Tensor:

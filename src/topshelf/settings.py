@@ -187,7 +187,3 @@ class RunConfig(CatalogueConfig):
     model: Component = Component(name="mf")
     loss: Component = Component(name="slatk")
     evaluate: EvaluateSettings = EvaluateSettings()
-
-
-# The config class of each task.
-CONFIGS: dict[str, type[BaseConfig]] = {"interactions": RunConfig}

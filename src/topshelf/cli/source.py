@@ -30,7 +30,7 @@ class Setting(NamedTuple):
 
 
 def tasks() -> list[str]:
-    return list(_registry("settings", "CONFIGS"))
+    return list(_registry("config", "CONFIGS"))
 
 
 def models() -> list[str]:

@@ -18,7 +18,7 @@ from topshelf.ragged import Ragged
 
 PARTS = ("train", "valid", "test")
 HELD_OUT = ("valid", "test")
-Table = np.ndarray | sparse.csr_array
+Table = Any  # (N, f) float32: a NumPy array, or a csr_array of SciPy, which has no types
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,9 +166,7 @@ def count_notes(counts: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(words[name].format(f"{n:,}") for name, n in counts.items() if n)
 
 
-def split_edges(
-    edges: np.ndarray, *, valid: float = 0.05, test: float = 0.10, seed: int = 0
-) -> dict[str, np.ndarray]:
+def split_edges(edges: np.ndarray, *, valid: float = 0.05, test: float = 0.10, seed: int = 0) -> dict[str, np.ndarray]:
     """Train, validation and test edges, drawn by the seed; shares are rounded down, as in the published splits."""
     for name, share in (("valid_fraction", valid), ("test_fraction", test)):
         if not 0 <= share < 1:

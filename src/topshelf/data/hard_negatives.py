@@ -6,8 +6,9 @@ best by any of resource allocation, personalised PageRank and the cosine of feat
 the kept end are no negatives. All scores are of the training graph; for test, validation edges are known as well.
 
 Their ranks are kept: among scores above 0, the rank of a score is the number of scores not below it, less the ties of
-the best score, plus 1; all zeros share the rank after that. So where few nodes share a neighbour with the kept end, most
-nodes tie at the rank of "no common neighbour", and which of them are negatives is arbitrary: here the seed decides.
+the best score, plus 1; all zeros share the rank after that. So where few nodes share a neighbour with the kept end,
+most nodes tie at the rank of "no common neighbour", and which of them are negatives is arbitrary: here the seed
+decides.
 Their script overwrites the table of feature similarities with ranks while it goes; here every row is made anew. Where
 it draws zeros with repeats, this draws without.
 """

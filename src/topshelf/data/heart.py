@@ -34,7 +34,9 @@ def read_heart(path: Path, *, n_nodes: int | None = None, test: bool = True) -> 
     for part in PARTS if test else PARTS[:2]:
         content = _content(path, f"{part}_pos.txt")
         if content is None:
-            raise DataError(f"{path} has no {part}_pos.txt. HeaRT's split has train_pos.txt, valid_pos.txt, test_pos.txt.")
+            raise DataError(
+                f"{path} has no {part}_pos.txt. HeaRT's split has train_pos.txt, valid_pos.txt, test_pos.txt."
+            )
         tables[part] = _pairs(content, f"{path} {part}_pos.txt")
     tables.setdefault("test", np.zeros((0, 2), dtype=np.int64))
     n_named = max((int(table.max()) + 1 for table in tables.values() if table.size), default=0)

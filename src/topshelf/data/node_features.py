@@ -80,7 +80,8 @@ def _refuse_beyond(values: np.ndarray, where: str) -> None:
     if values.dtype.kind == "f" and values.size and not (np.abs(values) <= _LARGEST).all():
         place = np.argwhere(~(np.abs(values) <= _LARGEST))[0]
         raise DataError(
-            f"{where}: features must be finite, got {values[tuple(place)]} for node {place[0]}. Fill in what is missing."
+            f"{where}: features must be finite, got {values[tuple(place)]} for node {place[0]}. Fill in what is "
+            "missing."
         )
 
 

@@ -49,8 +49,10 @@ def read_planetoid(path: Path, name: str) -> tuple[np.ndarray, sparse.csr_array]
     features = _features(parts["allx"], parts["tx"], order, n_nodes, f"{path} ind.{name}")
     edges = [(node, other) for node, others in lists.items() for other in others]
     table = np.array(edges, dtype=np.int64).reshape(-1, 2)
-    if len(table) and not (0 <= table.min() and table.max() < n_nodes):
-        raise DataError(f"{path}: the graph {name} must name nodes 0 to {n_nodes - 1}, got {table.min()}, {table.max()}.")
+    if len(table) and not (table.min() >= 0 and table.max() < n_nodes):
+        raise DataError(
+            f"{path}: the graph {name} must name nodes 0 to {n_nodes - 1}, got {table.min()}, {table.max()}."
+        )
     return table, features
 
 
@@ -89,7 +91,7 @@ _LITERALS = {"BININT", "BININT1", "BININT2", "SHORT_BINSTRING", "BINSTRING"}
 
 def _run(content: bytes) -> Any:
     stack: list[Any] = []
-    memo: dict[int, Any] = {}
+    memo: dict[Any, Any] = {}
     for step, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         name = opcode.name
         if step > _MOST_STEPS:
@@ -214,7 +216,8 @@ def array_of(value: Any, where: str) -> np.ndarray:
 def matrix_of(value: Any, where: str) -> sparse.csr_array:
     """A sparse matrix with its indices checked."""
     state = value.state if isinstance(value, Made) and value.name == _MATRIX[0] else None
-    shape = state.get("_shape") if isinstance(state, dict) else None
+    state = state if isinstance(state, dict) else {}
+    shape = state.get("_shape")
     if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and n >= 0 for n in shape)):
         raise DataError(f"{where} must hold a sparse matrix; it is damaged, or no file of Planetoid.")
     data, indices, indptr = (array_of(state.get(name), f"{where} {name}") for name in ("data", "indices", "indptr"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import ClassVar
 
 import torch
@@ -50,7 +51,7 @@ class Encoder(VectorLinkModel):
             self.vectors, width = nn.Parameter(torch.empty(n_nodes, dim)), dim
             nn.init.xavier_uniform_(self.vectors)
         widths = [width] + [dim] * n_layers
-        shapes = [(a, b) for a, b in zip(widths, widths[1:], strict=False) for _ in range(self.n_weights)]
+        shapes = [(a, b) for a, b in itertools.pairwise(widths) for _ in range(self.n_weights)]
         self.weights = nn.ParameterList(nn.init.xavier_uniform_(torch.empty(shape)) for shape in shapes)
         self.biases = nn.ParameterList(torch.zeros(dim) for _ in range(n_layers))
 

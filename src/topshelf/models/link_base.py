@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import ClassVar, Literal
 
 import torch
@@ -10,14 +11,14 @@ from torch import Tensor, nn
 
 from topshelf.errors import TopshelfError, at_least, at_most, one_of
 from topshelf.graphs import LinkGraph
-from topshelf.registry import Recorded, SearchSpace
+from topshelf.models.base import Trainable
 
 PairScore = Literal["dot", "cosine", "mlp"]
 PAIR_SCORES = ("dot", "cosine", "mlp")
 PAIRS_AT_ONCE = 1 << 16  # scored in one piece where no gradient is needed
 
 
-class LinkModel(Recorded, nn.Module):
+class LinkModel(Trainable):
     """Base of the models of links. A subclass has :meth:`encode_nodes` and :meth:`score`, and says:
 
     - ``is_closed_form``: it is fitted once by :meth:`fit` instead of trained;
@@ -27,9 +28,6 @@ class LinkModel(Recorded, nn.Module):
     """
 
     sizes: ClassVar[tuple[str, ...]] = ("n_nodes", "n_features", "is_directed")
-    is_closed_form: ClassVar[bool] = False
-    ranges: ClassVar[SearchSpace] = {}
-    sparse_rows: bool = False
     _graph: LinkGraph | None = None
 
     def __init__(self, n_nodes: int, n_features: int, is_directed: bool = False) -> None:
@@ -55,22 +53,15 @@ class LinkModel(Recorded, nn.Module):
         ends = (kept.unsqueeze(1).expand(shape), others.unsqueeze(0).expand(shape))
         return self.score(nodes, torch.stack(ends if side == 0 else ends[::-1], dim=-1), graph)
 
-    def attach(self, graph: LinkGraph) -> None:
+    def attach(self, context: LinkGraph) -> None:
         """Give the model the graph that its scores depend on. Nothing of it is saved."""
-        self._graph = graph
+        self._graph = context
 
     @property
     def graph(self) -> LinkGraph:
         if self._graph is None:
             raise TopshelfError(f"{type(self).__name__} has no graph yet: call attach(graph) with the training data")
         return self._graph
-
-    def fit(self, graph: LinkGraph) -> None:
-        """Closed-form models only: compute what is needed from the graph, and attach it."""
-        raise NotImplementedError
-
-    def derived(self) -> dict[str, float]:
-        return {}
 
     @torch.no_grad()
     def score_all(self, nodes: Tensor, edges: Tensor, graph: LinkGraph) -> Tensor:
@@ -106,7 +97,7 @@ class VectorLinkModel(LinkModel):
         self.scorer: nn.ModuleList | None = None
         if score == "mlp":
             widths = [dim] * at_least("score_layers", score_layers, 1) + [1]
-            self.scorer = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+            self.scorer = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
 
     def ends(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """The vectors of all nodes as sources and as targets."""

@@ -25,8 +25,8 @@ class LinkHeuristic(LinkModel):
     def __init__(self, n_nodes: int, n_features: int, is_directed: bool = False) -> None:
         super().__init__(n_nodes, n_features, is_directed)
 
-    def fit(self, graph: LinkGraph) -> None:
-        self.attach(graph)
+    def fit(self, context: LinkGraph) -> None:
+        self.attach(context)
 
     def encode_nodes(self, graph: LinkGraph) -> Tensor:
         """There are no vectors: (N, 0)."""

@@ -20,19 +20,13 @@ from topshelf.errors import ConfigError, at_least, one_of
 from topshelf.graphs import LinkGraph
 from topshelf.losses import Loss
 from topshelf.models.link_base import LinkModel
+from topshelf.training.objective import StepResult
 
 Anchor = Literal["both", "random", "source"]
 ANCHORS = ("both", "random", "source")
 LinkNegativesKind = Literal["pairs", "per_node", "shared", "hard"]
 LINK_NEGATIVES = ("pairs", "per_node", "shared", "hard")
 LINK_ESTIMATORS = ("sampled", "weighted", "exact")
-
-
-class LinkStep(NamedTuple):
-    """What a step gives the trainer; there are no vectors for its hooks."""
-
-    loss: float
-    encoded: None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +88,15 @@ class LinkBatches:
 
 
 class LinkDraw(NamedTuple):
-    """Scores of a step's negatives (Q, N), which of them do not count, and the other end of each."""
+    """Scores of a step's negatives (Q, N), which of them do not count, and the other end of each.
+
+    ``is_all``: column j is node j, and every node is there.
+    """
 
     scores: Tensor
     mask: Tensor
     items: Tensor
+    is_all: bool = False
 
 
 class LinkNegatives:
@@ -143,8 +141,9 @@ class LinkNegatives:
         generator: torch.Generator,
     ) -> LinkDraw:  # fmt: skip
         graph, known = graphs
+        is_all = self.n >= graph.n_nodes
         others = torch.arange(graph.n_nodes, device=nodes.device)
-        if self.n < graph.n_nodes:
+        if not is_all:
             others = torch.randperm(graph.n_nodes, generator=generator)[: self.n].to(nodes.device)
         rows = [(batch.side == side).nonzero().squeeze(1) for side in ((0, 1) if graph.is_directed else (0,))]
         if not graph.is_directed:
@@ -154,8 +153,8 @@ class LinkNegatives:
         )
         back = torch.argsort(torch.cat(rows))
         scores = scores if len(rows) == 1 else F.embedding(back, scores)
-        mask = known.is_known(batch.kept.unsqueeze(1), others.unsqueeze(0), batch.side.unsqueeze(1))
-        return LinkDraw(scores, mask, others.unsqueeze(0).expand_as(mask))
+        mask = known.known_mask(batch.kept, others, batch.side)
+        return LinkDraw(scores, mask, others.unsqueeze(0).expand_as(mask), is_all)
 
 
 def _pairs(kept: Tensor, others: Tensor, side: Tensor) -> Tensor:
@@ -179,14 +178,24 @@ class LinkThresholds:
         self.every = at_least("threshold.every", every, 1)
         self._is_due = True
 
-    def begin_epoch(self, epoch: int, *_: object, **__: object) -> None:
+    def begin_epoch(
+        self,
+        epoch: int,
+        model: LinkModel | None = None,  # noqa: ARG002
+        generator: torch.Generator | None = None,  # noqa: ARG002
+        *,
+        is_resumed: bool = False,  # noqa: ARG002
+    ) -> None:
+        """Note whether the steps of this epoch, counted from 1, write the table."""
         self._is_due = epoch % self.every == 0
 
-    def after_step(self, *_: object) -> None:
+    def after_step(self, batch: LinkBatch, encoded: None, generator: torch.Generator) -> None:
         """Nothing: the thresholds are written in the step, which has the scores."""
 
     @torch.no_grad()
-    def of_step(self, model: LinkModel, nodes: Tensor, batch: LinkBatch, draw: LinkDraw, graph: LinkGraph) -> Tensor | None:
+    def of_step(
+        self, model: LinkModel, nodes: Tensor, batch: LinkBatch, draw: LinkDraw, graph: LinkGraph
+    ) -> Tensor | None:
         """The thresholds that the loss of this step is given, (Q,); None where it takes those of its table."""
         if self.scope == "batch":
             return self._estimate(model, nodes, batch, draw, graph)
@@ -205,9 +214,9 @@ class LinkThresholds:
             query, values = self._next
             self.loss.threshold[query] = values
 
-    def _estimate(
-        self, model: LinkModel, nodes: Tensor, batch: LinkBatch, draw: LinkDraw, graph: LinkGraph
-    ) -> Tensor:
+    def _estimate(self, model: LinkModel, nodes: Tensor, batch: LinkBatch, draw: LinkDraw, graph: LinkGraph) -> Tensor:
+        if draw.is_all:  # nothing needs to be scored again
+            return _kth(draw.scores.detach(), batch.kept, self.loss.k)
         if self.estimator == "exact":
             return self._exact(model, nodes, batch, graph)
         owner, scores, counts = self._known(model, nodes, batch, graph)
@@ -236,15 +245,20 @@ class LinkThresholds:
 
     def _exact(self, model: LinkModel, nodes: Tensor, batch: LinkBatch, graph: LinkGraph) -> Tensor:
         levels = nodes.new_empty(batch.query.numel())
-        everyone, k = torch.arange(graph.n_nodes, device=nodes.device), min(self.loss.k, graph.n_nodes - 1)
+        everyone = torch.arange(graph.n_nodes, device=nodes.device)
         for side in (0, 1):
             rows = (batch.side == side).nonzero().squeeze(1)
             for part in rows.split(256):
                 kept = batch.kept[part]
                 scores = model.score_others(nodes.detach(), kept, everyone, graph, side=side)
-                scores = scores.scatter(1, kept.unsqueeze(1), -math.inf)  # a node is not listed for itself
-                levels[part] = scores.topk(k, dim=1).values[:, -1]
+                levels[part] = _kth(scores, kept, self.loss.k)
         return levels
+
+
+def _kth(scores: Tensor, kept: Tensor, k: int) -> Tensor:
+    """The K-th best score of each kept end with all nodes, (Q, N) to (Q,)."""
+    scores = scores.scatter(1, kept.unsqueeze(1), -math.inf)  # a node is not listed for itself
+    return scores.topk(min(k, scores.size(1) - 1), dim=1).values[:, -1]
 
 
 class LinkObjective:
@@ -281,13 +295,13 @@ class LinkObjective:
     def hooks(self) -> Sequence[LinkThresholds]:
         return [] if self.owner is None else [self.owner]
 
-    def backward(self, batch: LinkBatch, generator: torch.Generator) -> LinkStep:
+    def backward(self, batch: LinkBatch, generator: torch.Generator) -> StepResult:
         """The loss of a batch; its gradients are added to the parameters'."""
         value = self(batch, generator)
         value.backward()
         if self.owner is not None:
             self.owner.write()
-        return LinkStep(float(value.detach()))
+        return StepResult(float(value.detach()))
 
     def __call__(self, batch: LinkBatch, generator: torch.Generator) -> Tensor:
         """The differentiable loss of a batch."""

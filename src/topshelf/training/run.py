@@ -89,7 +89,7 @@ class Fitted:
         )
         return {
             "protocol": self.config.evaluate.protocol,
-            "empty": test and test.get("empty", PROTOCOLS[self.config.evaluate.protocol]),
+            "empty": test and (test.get("empty") or PROTOCOLS[self.config.evaluate.protocol]),
             "k": self.config.k,
             "model": self.config.model.name,
             "loss": None if self.model.is_closed_form else self.config.loss.name,

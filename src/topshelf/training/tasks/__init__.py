@@ -4,10 +4,11 @@ from topshelf.config import BaseConfig
 from topshelf.errors import one_of
 from topshelf.training.tasks.base import Part, Task, check_device
 from topshelf.training.tasks.interactions import InteractionsTask
+from topshelf.training.tasks.links import LinksTask
 
-__all__ = ["TASKS", "InteractionsTask", "Part", "Task", "check_device", "task_class"]
+__all__ = ["TASKS", "InteractionsTask", "LinksTask", "Part", "Task", "check_device", "task_class"]
 
-TASKS: dict[str, type[Task]] = {"interactions": InteractionsTask}
+TASKS: dict[str, type[Task]] = {"interactions": InteractionsTask, "links": LinksTask}
 
 
 def task_class(config: BaseConfig) -> type[Task]:
