@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from topshelf import kernels
 from topshelf.errors import at_least, at_most, positive
 from topshelf.ragged import Ragged
-from topshelf.ranking import check_lists, count_above, top_k
+from topshelf.ranking import check_lists, count_above, keep_best, no_places, reused, top_k
 
 __all__ = ["CatalogueBlocks", "Workspace", "count_above", "log_partition", "top_k"]
 
@@ -45,11 +45,8 @@ class Workspace:
     def tile(self, n_rows: int, n_columns: int, like: Tensor) -> Tensor:
         """An uninitialised (n_rows, n_columns) tile; the previous tile is no longer valid."""
         self.stamp += 1
-        size = n_rows * n_columns
-        buffer = self._buffer
-        if buffer is None or buffer.numel() < size or buffer.dtype != like.dtype or buffer.device != like.device:
-            buffer = self._buffer = torch.empty(size, dtype=like.dtype, device=like.device)
-        return buffer[:size].view(n_rows, n_columns)
+        self._buffer = reused(self._buffer, n_rows * n_columns, like.dtype, like.device)
+        return self._buffer[: n_rows * n_columns].view(n_rows, n_columns)
 
 
 def log_partition(
@@ -81,18 +78,12 @@ class _Tiles:
     """Score tiles of one call, computed the same way forwards and backwards."""
 
     def __init__(
-        self,
-        scaled: Tensor,
-        items: Tensor,
-        exclude: Ragged | None,
-        log_weight: Tensor | None,
-        workspace: Workspace,
+        self, scaled: Tensor, items: Tensor, exclude: Ragged | None, log_weight: Tensor | None, workspace: Workspace
     ) -> None:
         self.scaled, self.items, self.log_weight, self.workspace = scaled, items, log_weight, workspace
         self.width = workspace.columns(scaled.size(0), items.size(0), scaled.dtype)
         self.starts = range(0, items.size(0), self.width)
-        self.row = exclude.owner() if exclude is not None else None
-        self.column = exclude.indices if exclude is not None else None
+        self.excluded = None if exclude is None else (exclude.owner(), exclude.indices)
 
     def logits(self, start: int) -> Tensor:
         """Logits of the columns from ``start``, excluded ones at -inf."""
@@ -101,8 +92,8 @@ class _Tiles:
         torch.mm(self.scaled, items.T, out=tile)
         if self.log_weight is not None:
             tile += self.log_weight[start : start + self.width]
-        if self.row is not None and self.column is not None:
-            row, column = self.row, self.column - start
+        if self.excluded is not None:
+            row, column = self.excluded[0], self.excluded[1] - start
             if len(self.starts) > 1:
                 inside = (column >= 0) & (column < items.size(0))
                 row, column = row[inside], column[inside]
@@ -219,14 +210,12 @@ class CatalogueBlocks:
         n = queries.size(0)
         n_blocks = max(1, -(-n // max(1, self.budget // row)))
         rows = -(-n // n_blocks)  # blocks of one size
-        self.kept = self._buffer("kept", rows * stride, torch.bfloat16 if self.half else items.dtype, items.device)
+        self.kept = self._buffer("kept", (rows * stride,), items, half=self.half)
         if self.half:
-            self.scratch = self._buffer("scratch", rows * width, items.dtype, items.device)
-            self.half_items = self._buffer("half items", stride * dim, torch.bfloat16, items.device).view(stride, dim)
-            self.half_items.copy_(self.items)
-        self.to_queries = self._buffer("to queries", n * dim, items.dtype, items.device).view(n, dim)
-        self.to_items = self._buffer("to items", stride * dim, items.dtype, items.device).view(stride, dim)
-        self.to_items.zero_()
+            self.scratch = self._buffer("scratch", (rows * width,), items)
+            self.half_items = self._buffer("half items", (stride, dim), items, half=True).copy_(self.items)
+        self.to_queries = self._buffer("to queries", (n, dim), items)
+        self.to_items = self._buffer("to items", (stride, dim), items).zero_()
         return [(start, min(start + rows, n)) for start in range(0, n, max(1, rows))]
 
     def forward(
@@ -250,7 +239,7 @@ class CatalogueBlocks:
         owner, place, by_tile, ends = self._places(exclude, n)
         logits = torch.empty_like(place, dtype=self.scaled.dtype)
         total, shift = self.scaled.new_zeros(n), None
-        best = _Best(n, k, total) if k is not None else None
+        best = None if k is None else no_places(n, k, total.dtype, total.device)
         above = None if level is None else (level / self.tau, torch.zeros_like(total), torch.zeros_like(total))
         for number, (first, width) in enumerate(self.tiles):
             kept = self._tile(n, first, width)
@@ -258,7 +247,7 @@ class CatalogueBlocks:
             torch.mm(self.scaled[start:stop], self.items[first : first + width].T, out=tile)
             tile[:, max(0, self.n_items - first) :] = -math.inf
             if best is not None:
-                best.add(tile, first)
+                keep_best(tile, *best, first)
             part = by_tile if isinstance(by_tile, slice) else by_tile[ends[number] : ends[number + 1]]
             inside = place[part] - n * first
             logits[part] = tile.view(-1)[inside]
@@ -279,8 +268,8 @@ class CatalogueBlocks:
         return Block(
             logits * self.tau,
             partition,
-            best.last * self.tau if best is not None else None,
-            (above[1], above[2] * self.tau) if above is not None else None,
+            None if best is None else best[0][:, -1] * self.tau,
+            None if above is None else (above[1], above[2] * self.tau),
         )
 
     def backward(self, to_positive: Tensor, to_partition: Tensor) -> None:
@@ -332,36 +321,15 @@ class CatalogueBlocks:
     def _padded(self, items: Tensor, stride: int) -> Tensor:
         if stride == items.size(0):
             return items
-        padded = self._buffer("items", stride * items.size(1), items.dtype, items.device).view(stride, -1)
+        padded = self._buffer("items", (stride, items.size(1)), items)
         padded[: items.size(0)] = items
         padded[items.size(0) :] = 0.0
         return padded
 
-    def _buffer(self, name: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < size or buffer.dtype != dtype or buffer.device != device:
-            buffer = self._buffers[name] = torch.empty(size, dtype=dtype, device=device)
-        return buffer[:size]
-
-
-class _Best:
-    """The k best scores of each row, over tiles."""
-
-    def __init__(self, n: int, k: int, like: Tensor) -> None:
-        self.values = like.new_full((n, k), -math.inf)
-        self.indices = torch.full((n, k), -1, device=like.device)
-
-    def add(self, tile: Tensor, first: int) -> None:
-        if kernels.fits(tile):
-            kernels.keep_best(tile, self.values, self.indices, first)
-            return
-        k = self.values.size(1)
-        best = tile.topk(min(k, tile.size(1)), dim=1).values
-        self.values = torch.cat([self.values, best], 1).topk(k, dim=1).values
-
-    @property
-    def last(self) -> Tensor:
-        return self.values[:, -1]
+    def _buffer(self, name: str, shape: tuple[int, ...], like: Tensor, *, half: bool = False) -> Tensor:
+        dtype = torch.bfloat16 if half else like.dtype
+        self._buffers[name] = buffer = reused(self._buffers.get(name), math.prod(shape), dtype, like.device)
+        return buffer[: math.prod(shape)].view(shape)
 
 
 def _exp_sums(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 import pydantic
 from pydantic import BaseModel, ConfigDict
 
-from topshelf.errors import ConfigError, one_of
+from topshelf.errors import ConfigError, one_of, suggestion
 from topshelf.link_settings import LinksConfig
 from topshelf.settings import (
     BaseConfig,
@@ -310,12 +310,24 @@ def _explain(error: pydantic.ValidationError, schema: type[BaseModel], prefix: s
     for finding in error.errors():
         name = prefix + ".".join(str(part) for part in finding["loc"])
         if finding["type"] == "extra_forbidden":
-            accepted = ", ".join(_section(schema, finding["loc"][:-1]).model_fields) or "none"
-            lines.append(f"{name} is not a setting; accepted here: {accepted}")
+            accepted = list(_section(schema, finding["loc"][:-1]).model_fields)
+            hint = suggestion(finding["loc"][-1], accepted) or _elsewhere(schema, str(finding["loc"][-1]))
+            lines.append(f"{name} is not a setting; accepted here: {', '.join(accepted) or 'none'}{hint}")
         else:
             rule = finding["msg"][0].lower() + finding["msg"][1:]
             lines.append(f"{name}: {rule}, got {finding['input']!r}")
     return "\n".join(lines)
+
+
+def _elsewhere(schema: type[BaseModel], key: str) -> str:
+    """The sections that have a setting of this name, as the end of a message."""
+    kinds = {name: field.annotation for name, field in schema.model_fields.items()}
+    places = [
+        f"{section}.{key}"
+        for section, kind in kinds.items()
+        if inspect.isclass(kind) and issubclass(kind, Settings) and key in kind.model_fields
+    ]
+    return f"; did you mean {' or '.join(places)}?" if places else ""
 
 
 def _section(schema: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:

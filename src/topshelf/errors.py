@@ -11,6 +11,7 @@ TopshelfWarning          a note to the user, though nothing is wrong; the comman
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 from collections.abc import Iterable
@@ -72,8 +73,14 @@ def at_most(name: str, value: Number, most: Number, why: str = "") -> Number:
 def one_of(name: str, value: Choice, choices: Iterable[str]) -> Choice:
     choices = list(choices)
     if value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}{suggestion(value, choices)}")
     return value
+
+
+def suggestion(value: object, choices: Iterable[str]) -> str:
+    """The choice that a misspelt value is closest to, as the end of a message; empty where none is close."""
+    close = difflib.get_close_matches(str(value), list(choices), n=1, cutoff=0.75)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _finite(name: str, value: Number) -> Number:

@@ -69,7 +69,7 @@ def write(path: str | Path, content: Callable[[Path], object]) -> None:
         temporary.replace(path)
         is_moved = True
         step("done", path)
-        _sync_folder(path.parent)
+        _sync(path.parent)
     except _FAILURES as error:
         kept = "the file that was there before is kept" if path.exists() else "nothing was written"
         if is_moved:
@@ -159,7 +159,7 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     try:
         yield fresh
         step("sync", path)
-        _sync_folder(fresh)
+        _sync(fresh)
         _move_folder(fresh, path, replace)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
@@ -183,7 +183,7 @@ def _move_folder(fresh: Path, path: Path, replace: bool) -> None:
         raise
     try:
         step("done", path)
-        _sync_folder(path.parent)
+        _sync(path.parent)
     finally:
         if old is not None:
             shutil.rmtree(old, ignore_errors=True)
@@ -212,16 +212,12 @@ def owned(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def is_ours_to_ignore(path: Path) -> bool:
-    """Whether a file of a folder is a lock or a leftover temporary file, which do not count as content."""
-    return path.name == LOCK or _TEMPORARY.fullmatch(path.name) is not None
-
-
 def is_free(folder: Path) -> bool:
     """Whether the path is unused: nothing there, or an empty folder."""
     if not folder.exists():
         return not folder.is_symlink()
-    return folder.is_dir() and all(is_ours_to_ignore(path) for path in folder.iterdir())
+    # A lock and the leftovers of a killed process do not count as content.
+    return folder.is_dir() and all(path.name == LOCK or _TEMPORARY.fullmatch(path.name) for path in folder.iterdir())
 
 
 def restore(path: Path) -> None:
@@ -313,13 +309,8 @@ def _seal(content: dict[str, Any]) -> str:
 
 
 def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    """So that a move survives a power failure. Only POSIX systems need it."""
-    if os.name != "posix":
+    """So that a file, or a move in a folder, survives a power failure. Only POSIX systems sync folders."""
+    if os.name != "posix" and path.is_dir():
         return
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -37,9 +37,8 @@ def exp_sums(
         above a row's level is added to the count, and the sum of their distances to it to the excess.
     Scores must be at most 88; below -87 (and at -inf) the exponential is 0. Accurate to a few units in the last place.
     """
-    level, count, excess = (None, None, None) if above is None else (x.numpy() for x in above)
-    kept = None if half is None else half.view(torch.uint16).numpy()
-    share_rows(_compiled().exp_sums, *tile.shape, tile.numpy(), total.numpy(), kept, level, count, excess)
+    kept = None if half is None else half.view(torch.uint16)
+    share_rows(_compiled().exp_sums, *tile.shape, tile, total, kept, *(above or (None, None, None)))
 
 
 def list_excess(values: Tensor, indptr: Tensor, level: Tensor, count: Tensor, excess: Tensor) -> None:
@@ -49,13 +48,12 @@ def list_excess(values: Tensor, indptr: Tensor, level: Tensor, count: Tensor, ex
 
 def unit_rows(table: Tensor, unit: Tensor, norm: Tensor) -> None:
     """Rows divided by their lengths: table (N, d) to unit (N, d), lengths (at least 1e-12) to norm (N,)."""
-    share_rows(_compiled().unit_rows, *table.shape, *(x.numpy() for x in (table, unit, norm)))
+    share_rows(_compiled().unit_rows, *table.shape, table, unit, norm)
 
 
 def unit_rows_gradient(gradient: Tensor, unit: Tensor, norm: Tensor, result: Tensor) -> None:
     """The gradient of :func:`unit_rows`: that of unit (N, d) to that of table (N, d)."""
-    arrays = (x.numpy() for x in (gradient, unit, norm, result))
-    share_rows(_compiled().unit_rows_gradient, *gradient.shape, *arrays)
+    share_rows(_compiled().unit_rows_gradient, *gradient.shape, gradient, unit, norm, result)
 
 
 def keep_best(tile: Tensor, values: Tensor, indices: Tensor, first: int = 0) -> None:
@@ -64,7 +62,7 @@ def keep_best(tile: Tensor, values: Tensor, indices: Tensor, first: int = 0) -> 
     Shapes: tile (B, W) float32, scores of the items ``first`` and on; values (B, k) float32 and indices (B, k) int64,
         which begin as -inf and -1. A score of -inf is never taken; NaN comes before every number.
     """
-    share_rows(_compiled().keep_best, *tile.shape, tile.numpy(), values.numpy(), indices.numpy(), first=first)
+    share_rows(_compiled().keep_best, *tile.shape, tile, values, indices, first=first)
 
 
 def hide(tile: Tensor, indptr: Tensor, indices: Tensor, first: int = 0) -> None:
@@ -73,9 +71,8 @@ def hide(tile: Tensor, indptr: Tensor, indices: Tensor, first: int = 0) -> None:
     Shapes: tile (B, W) float32, scores of the items ``first`` and on; indptr (B + 1,) and indices (P,): a list of
         items per row, which may name items outside the tile.
     """
-    per_row = _width(indptr)
-    arrays = (x.numpy() for x in (tile, indptr[:-1], indptr[1:]))  # each row comes with the bounds of its list
-    share_rows(_compiled().hide, tile.size(0), per_row, *arrays, indices=indices.numpy(), first=first)
+    rows = (tile, indptr[:-1], indptr[1:])  # each row comes with the bounds of its list
+    share_rows(_compiled().hide, tile.size(0), _width(indptr), *rows, indices=indices, first=first)
 
 
 def count_above(scores: Tensor, indptr: Tensor, indices: Tensor, above: Tensor, equal: Tensor) -> None:
@@ -83,9 +80,8 @@ def count_above(scores: Tensor, indptr: Tensor, indices: Tensor, above: Tensor, 
 
     Shapes: scores (B, I) float32; indptr (B + 1,) and indices (P,): a list of items per row; above, equal (P,) int64.
     """
-    arrays = (x.numpy() for x in (scores, indptr[:-1], indptr[1:]))
-    same: dict[str, Any] = {"indices": indices.numpy(), "above": above.numpy(), "equal": equal.numpy()}
-    share_rows(_compiled().count_above, *scores.shape, *arrays, **same)
+    rows = (scores, indptr[:-1], indptr[1:])
+    share_rows(_compiled().count_above, *scores.shape, *rows, indices=indices, above=above, equal=equal)
 
 
 def hits(lists: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
@@ -94,8 +90,7 @@ def hits(lists: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     Shapes: lists (B, K) int64; indptr (B + 1,) and indices (P,): a list of wanted items per row; returns (B, K).
     """
     flags = torch.empty(lists.shape, dtype=torch.float64)
-    arrays = (x.numpy() for x in (lists, flags, indptr[:-1], indptr[1:]))
-    share_rows(_compiled().hits, *lists.shape, *arrays, indices=indices.numpy())
+    share_rows(_compiled().hits, *lists.shape, lists, flags, indptr[:-1], indptr[1:], indices=indices)
     return flags
 
 
@@ -105,8 +100,8 @@ def count_taken(indptr: Tensor, columns: Tensor, n: int, taken: Tensor) -> None:
     Shapes: indptr (B + 1,) and columns (P,) int64: a list of columns per row, in any order, without repeats; taken
         (B,) int64, which begins as 0.
     """
-    arrays = (x.numpy() for x in (indptr[:-1], indptr[1:], taken))
-    share_rows(_compiled().count_taken, taken.numel(), _width(indptr), *arrays, columns=columns.numpy(), n=n)
+    rows = (indptr[:-1], indptr[1:], taken)
+    share_rows(_compiled().count_taken, taken.numel(), _width(indptr), *rows, columns=columns, n=n)
 
 
 def list_scores(queries: Tensor, items: Tensor, indptr: Tensor, indices: Tensor, scores: Tensor) -> None:
@@ -115,10 +110,8 @@ def list_scores(queries: Tensor, items: Tensor, indptr: Tensor, indices: Tensor,
     Shapes: queries (B, d) and items (I, d) float32; indptr (B + 1,) and indices (P,): a list of items per query;
         scores (P,) float32 receives the dot products.
     """
-    arrays = (x.numpy() for x in (queries, indptr[:-1], indptr[1:]))
-    same = {"items": items.numpy(), "indices": indices.numpy(), "scores": scores.numpy()}
-    width = _width(indptr) * queries.size(1)
-    share_rows(_compiled().list_scores, queries.size(0), width, *arrays, **same)
+    rows, same = (queries, indptr[:-1], indptr[1:]), {"items": items, "indices": indices, "scores": scores}
+    share_rows(_compiled().list_scores, queries.size(0), _width(indptr) * queries.size(1), *rows, **same)
 
 
 def weighted_kth(
@@ -129,8 +122,8 @@ def weighted_kth(
     Shapes: best (B, N) float32, -inf where there is none; scores (P,) float32 and indptr (B + 1,): the positives'
         scores per row; n_negatives, n_drawn (B,) int64; level (B,) float32 receives the thresholds.
     """
-    arrays = (x.numpy() for x in (best, indptr[:-1], indptr[1:], n_negatives, n_drawn, level))
-    share_rows(_compiled().weighted_kth, *best.shape, *arrays, scores=scores.numpy(), k=k)
+    rows = (best, indptr[:-1], indptr[1:], n_negatives, n_drawn, level)
+    share_rows(_compiled().weighted_kth, *best.shape, *rows, scores=scores, k=k)
 
 
 def _width(indptr: Tensor) -> int:
@@ -145,11 +138,15 @@ def _compiled() -> ModuleType:
     return compiled
 
 
-def share_rows(kernel: Callable[..., None], n_rows: int, width: int, *arrays: np.ndarray | None, **same: Any) -> None:
-    """Call a kernel on parts of the arrays' rows, one per thread, with the same keyword arguments for all."""
+def share_rows(
+    kernel: Callable[..., None], n_rows: int, width: int, *rows: Tensor | np.ndarray | None, **same: Any
+) -> None:
+    """Call a kernel on parts of the rows, one per thread, with the same keyword arguments for all."""
     if n_rows == 0:
         return
     n_threads = min(torch.get_num_threads(), n_rows, max(1, n_rows * width // LEAST_CELLS))
+    arrays = [x.numpy() if isinstance(x, Tensor) else x for x in rows]
+    same = {name: x.numpy() if isinstance(x, Tensor) else x for name, x in same.items()}
     ends = [n_rows * t // n_threads for t in range(n_threads + 1)]
     parts = [
         tuple(None if array is None else array[start:stop] for array in arrays)

@@ -11,6 +11,7 @@ choice, and named by it. Ties and masks are settled by the ranking, so a metric 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 
 import torch
@@ -51,9 +52,6 @@ def ndcg_at_k(gains: Tensor, ideal: Tensor) -> Tensor:
     return torch.where(most > 0, gains.double() @ discount / most, 0.0)
 
 
-_FORMULAS: dict[Metric, Metric] = {}  # a metric of gains -> its formula on hits
-
-
 def _on_hits(formula: Metric) -> Metric:
     """A metric of gains, whichever their dtype, from a formula on hits (0 and 1 in float64)."""
 
@@ -61,7 +59,6 @@ def _on_hits(formula: Metric) -> Metric:
     def metric(gains: Tensor, n_relevant: Tensor) -> Tensor:
         return formula(_hits(gains), n_relevant)
 
-    _FORMULAS[metric] = formula
     return metric
 
 
@@ -197,5 +194,6 @@ def every_metric(
     values = {f"ndcg@{k}": ndcg_at_k(gains[:, :k], n_relevant if ideal is None else ideal[:, :k]) for k in cutoffs}
     for name, metric in METRICS.items():
         if metric is not ndcg_at_k:
-            values |= {f"{name}@{k}": _FORMULAS[metric](hits[:, :k], n_relevant) for k in cutoffs}
+            formula: Metric = inspect.unwrap(metric)  # on hits
+            values |= {f"{name}@{k}": formula(hits[:, :k], n_relevant) for k in cutoffs}
     return values

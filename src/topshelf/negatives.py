@@ -47,12 +47,12 @@ class Draw:
 
     def part(self, start: int, stop: int) -> Draw:
         """The draw of the queries ``start`` to ``stop``."""
-        items = self.items if self.items is None or self.items.dim() == 1 else self.items[start:stop]
+        items = self.items if self.items is None or self.is_shared else self.items[start:stop]
         return Draw(items, None if self.exclude is None else self.exclude.slice(start, stop), self.log_q)
 
     def reordered(self, order: Tensor) -> Draw:
         """The draw with the queries in another order."""
-        items = self.items if self.items is None or self.items.dim() == 1 else self.items[order]
+        items = self.items if self.items is None or self.is_shared else self.items[order]
         return Draw(items, None if self.exclude is None else self.exclude.select(order), self.log_q)
 
     def mask(self, n_columns: int) -> Tensor | None:
@@ -313,12 +313,10 @@ def sampled_scores(queries: Tensor, items: Tensor, ids: Tensor) -> Tensor:
         return (queries @ items.T).gather(1, ids)
     block = max(1, 2**22 // (n * items.size(1)))
     parts = [
-        torch.bmm(F.embedding(ids[start : start + block], items), queries[start : start + block].unsqueeze(2)).squeeze(
-            2
-        )
-        for start in range(0, ids.size(0), block)
+        torch.bmm(F.embedding(some, items), vectors.unsqueeze(2)).squeeze(2)
+        for some, vectors in zip(ids.split(block), queries.split(block), strict=True)
     ]
-    return torch.cat(parts) if parts else queries.new_zeros(0, n)
+    return torch.cat(parts)
 
 
 def _chance_drawn(marked: Tensor, drawn: int, pool: int) -> Tensor:

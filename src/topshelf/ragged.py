@@ -41,8 +41,7 @@ class Ragged:
         if rows.numel() == 1:
             return self.slice(row := int(rows), row + 1)
         counts = self.counts[rows]
-        indptr = torch.zeros(rows.numel() + 1, dtype=torch.int64, device=rows.device)
-        torch.cumsum(counts, 0, out=indptr[1:])
+        indptr = _bounds(counts)
         total = int(indptr[-1])
         shift = torch.repeat_interleave(self.indptr[rows] - indptr[:-1], counts, output_size=total)
         return Ragged(indptr, self.indices[shift + torch.arange(total, device=rows.device)])
@@ -73,9 +72,7 @@ class Ragged:
 
     def where(self, kept: Tensor) -> Ragged:
         """The entries under ``kept (P,)``."""
-        running = torch.zeros(kept.numel() + 1, dtype=torch.int64, device=kept.device)
-        torch.cumsum(kept, 0, out=running[1:])
-        return Ragged(running[self.indptr], self.indices[kept])
+        return Ragged(_bounds(kept)[self.indptr], self.indices[kept])
 
     def slice(self, start: int, stop: int) -> Ragged:
         """The lists ``start`` to ``stop``, without copying their indices."""
@@ -143,17 +140,19 @@ def _refuse_first(lists: Ragged, wrong: Tensor, name: str, rule: str) -> None:
 def merge(first: Ragged, *others: Ragged) -> Ragged:
     """Union of several sets of lists over the same queries, ascending; the lists must not share an index."""
     parts = (first, *others)
-    owner = torch.cat([part.owner() for part in parts])
-    indices = torch.cat([part.indices for part in parts])
-    span = int(indices.max()) + 1 if indices.numel() else 1
-    order = torch.argsort(owner * span + indices)
-    return Ragged(sum((part.indptr for part in others), first.indptr), indices[order])
+    rows, indices = torch.cat([part.owner() for part in parts]), torch.cat([part.indices for part in parts])
+    return ragged_from_pairs(rows, indices, len(first))
 
 
 def ragged_from_pairs(rows: Tensor, indices: Tensor, n_rows: int) -> Ragged:
     """Ascending lists from pairs (row, index), given in any order."""
     span = int(indices.max()) + 1 if indices.numel() else 1
     order = torch.argsort(rows * span + indices)
-    indptr = torch.zeros(n_rows + 1, dtype=torch.int64, device=rows.device)
-    torch.cumsum(torch.bincount(rows, minlength=n_rows), 0, out=indptr[1:])
-    return Ragged(indptr, indices[order])
+    return Ragged(_bounds(torch.bincount(rows, minlength=n_rows)), indices[order])
+
+
+def _bounds(counts: Tensor) -> Tensor:
+    """Where each list begins and the last one ends, (n + 1,), from the lengths of the lists."""
+    indptr = torch.zeros(counts.numel() + 1, dtype=torch.int64, device=counts.device)
+    torch.cumsum(counts, 0, out=indptr[1:])
+    return indptr

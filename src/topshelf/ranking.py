@@ -154,8 +154,7 @@ class _Scorer:
         """Scores (B, W) of items start..stop, -inf where excluded; valid until the next call."""
         n_rows, width = self.vectors.size(0), stop - start
         stride = -(-width // ROW_MULTIPLE) * ROW_MULTIPLE
-        if self._buffer.numel() < n_rows * stride or self._buffer.dtype != self.vectors.dtype:
-            self._buffer = torch.empty(n_rows * stride, dtype=self.vectors.dtype, device=self.items.device)
+        self._buffer = reused(self._buffer, n_rows * stride, self.vectors.dtype, self.items.device)
         self.tile = self._buffer[: n_rows * stride].view(n_rows, stride)[:, :width]
         torch.mm(self.vectors, self.items[start:stop].to(self.vectors.dtype).T, out=self.tile)
         if self.exclude is not None:
@@ -165,6 +164,13 @@ class _Scorer:
             places = torch.arange(start + shortest, stop, device=self.items.device)
             self.tile[:, shortest:].masked_fill_(places >= self.stop.unsqueeze(1), -torch.inf)
         return self.tile
+
+
+def reused(buffer: Tensor | None, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The buffer, or a new one of ``size`` numbers where it is too small or of another kind."""
+    if buffer is None or buffer.numel() < size or buffer.dtype != dtype or buffer.device != device:
+        return torch.empty(size, dtype=dtype, device=device)
+    return buffer
 
 
 def _hide(tile: Tensor, lists: Ragged, first: int) -> None:
@@ -254,10 +260,8 @@ def chosen_rows(queries: Queries, rows: Tensor | None) -> Tensor:
     if rows.numel():
         low, high = (int(end) for end in torch.aminmax(rows))
         if low < 0 or high >= len(queries):
-            n_queries = len(queries)
-            raise DataError(
-                f"rows must be from 0 to {n_queries - 1}, there being {n_queries} queries, got {low} to {high}"
-            )
+            n = len(queries)
+            raise DataError(f"rows must be from 0 to {n - 1}, there being {n} queries, got {low} to {high}")
     return rows
 
 

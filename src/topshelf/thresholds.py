@@ -139,13 +139,16 @@ def incremental_step(
     Cost: O(P + QN) additions; no sort.
     """
     counted = torch.ones_like(negative_scores) if mask is None else (~mask).to(negative_scores.dtype)
-    each = n_negatives / counted.sum(1).clamp(min=1)  # how many negatives one sampled negative stands for
+    n = counted.sum(1).clamp(min=1)
+    each = n_negatives / n  # how many negatives one sampled negative stands for
     over_negative = (negative_scores - threshold.unsqueeze(1)).clamp_(min=0).mul_(counted)
     over_positive = (positive_scores - threshold[owner]).clamp(min=0)
     count, excess = (over_negative > 0).sum(1) * each, over_negative.sum(1) * each
     count = count.index_add(0, owner, (over_positive > 0).to(count.dtype))
     excess = excess.index_add(0, owner, over_positive.to(excess.dtype))
-    return counted_step(threshold, count, excess, _masked_std(negative_scores, counted), k, each=each, rate=rate)
+    mean = (negative_scores * counted).sum(1) / n
+    spread = ((negative_scores - mean.unsqueeze(1)).square() * counted).sum(1).div(n).sqrt()
+    return counted_step(threshold, count, excess, spread, k, each=each, rate=rate)
 
 
 @torch.no_grad()
@@ -183,9 +186,3 @@ def _padded(scores: Tensor, owner: Tensor, n_queries: int) -> Tensor:
     table = scores.new_full((n_queries, width), -math.inf)
     table[owner[order], place] = scores[order]
     return table
-
-
-def _masked_std(scores: Tensor, counted: Tensor) -> Tensor:
-    n = counted.sum(1).clamp(min=1)
-    mean = (scores * counted).sum(1) / n
-    return ((scores - mean.unsqueeze(1)).square() * counted).sum(1).div(n).sqrt()

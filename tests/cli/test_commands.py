@@ -138,12 +138,35 @@ def test_evaluate_by_another_protocol_and_other_lengths(folder):
     assert "ndcg" in shown
 
 
+def test_similar_items_are_those_of_the_recommender_and_many_rows_are_cut(folder, tmp_path):
+    recommender = Recommender.load(folder / "run")
+    item = recommender.artifact.items.ids([0])[0]
+    expected = recommender.similar_items([item], 3)
+    topshelf("similar", folder / "run", "--item", item, "--k", "3", "--out", tmp_path / "similar.parquet")
+    assert pl.read_parquet(tmp_path / "similar.parquet").equals(expected)
+    shown = topshelf("similar", folder / "run", "--item", item, "--k", "3")
+    assert all(str(one) in shown for one in expected["similar"])
+    users = [part for user in recommender.artifact.users.ids(range(50)) for part in ("--user", user)]
+    assert "the first 200 of 250 rows; --out FILE writes them all" in topshelf("recommend", folder / "run", *users)
+
+
+def test_one_user_of_a_new_file_can_be_looked_at(folder, tmp_path):
+    topshelf("train", "--data", folder / "clicks.csv", "--model", "ease", *SHORT, "--out", tmp_path / "ease")
+    pl.DataFrame({"user": ["anna", "anna", "ben"], "item": ["3", "7", "4"]}).write_csv(tmp_path / "new.csv")
+    whole = ("recommend", tmp_path / "ease", "--new", tmp_path / "new.csv")
+    assert "anna" not in (shown := topshelf(*whole, "--user", "ben"))
+    assert "ben" in shown
+    assert "--user must be a user of the --new file, such as anna, ben" in topshelf(*whole, "--user", "eve", code=2)
+
+
 def test_two_runs_are_compared_on_the_same_users(folder):
     topshelf("train", "--data", folder / "clicks.csv", "--model", "popularity", *SHORT, "--out", folder / "popular")
     found = json.loads(topshelf("evaluate", folder / "run", "--against", folder / "popular", "--json"))["against"]
     assert found["metric"] == "ndcg@5"
     assert 0 < found["p_value"] <= 1
-    assert "minus" in topshelf("evaluate", folder / "run", "--against", folder / "popular")
+    shown = topshelf("evaluate", folder / "run", "--against", folder / "popular")
+    assert "minus" in shown
+    assert f"{found['mean']['ndcg@5']:.4f}" in shown.partition("auc")[2]
     topshelf("train", "--data", folder / "clicks.csv", "--model", "ease", "--k", "7", "--out", folder / "seven")
     assert "ndcg@7: " in topshelf("evaluate", folder / "seven", "--against", folder / "popular")
 
@@ -301,7 +324,12 @@ def test_help_has_an_example(command):
             "give --user ID (may be given again), --items IDS for a new user, --new FILE for what came since training",
         ),
         ("recommend {run} --out {new}/lists.csv", "cannot write"),
-        ("recommend {run} --user user-1 --items 3", "give only one of --user ID, --items IDS and --new FILE"),
+        ("recommend {run} --user user-1 --items 3", "--items IDS describes a new user: leave out --user and --new"),
+        ("similar {run} --item nothing", "--item must be an item of the run's data, such as "),
+        ("similar {run} --item 3 --k 0", "k must be >= 1, got 0"),
+        ("train --data {csv} --loss slakt --out {new}", "got 'slakt'; did you mean slatk?"),
+        ("train --data {csv} --set train.epoch=3 --out {new}", "did you mean epochs?"),
+        ("train --data {csv} --set epochs=3 --out {new}", "did you mean train.epochs?"),
         ("recommend {run} --items 3 --item-column what", "are those of --new FILE; give it too"),
         ("recommend {run} --items 3", "MF has vectors for the users of its training only"),
         ("recommend {run} --new nowhere.csv", "nowhere.csv is not a file"),

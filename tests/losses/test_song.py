@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from topshelf.errors import ConfigError
 from topshelf.losses.smooth_ranks import positives_above, smooth_rank
 from topshelf.losses.song import SONG, SONGAtK, song_at_k_loss, song_loss
-from topshelf.losses.state import first_rows
+from topshelf.losses.tables import first_rows
 
 N_ITEMS = 40
 

@@ -424,3 +424,15 @@ def test_the_model_is_given_the_positives_before_the_first_step(positives):
     objective_of(model, BPR(), Catalogue(), positives)
     assert [context.histories for context in attached] == [positives]
     assert attached[0].n_items == N_ITEMS
+
+
+def test_vectors_that_do_not_fit_together_are_refused_with_the_name_of_the_class():
+    class Narrow(MF):
+        def encode_items(self):
+            return super().encode_items()[:, :3]
+
+    positives = ragged_from_pairs(torch.arange(4), torch.arange(4), 4)
+    objective = CatalogueObjective(Narrow(4, 6, dim=8), SoftmaxLoss(), Catalogue(), Context(positives, 6))
+    batch = next(iter(Batches(positives, 6, order="query", size=4).epoch(torch.Generator())))
+    with pytest.raises(ConfigError, match=r"Narrow must encode 4 queries and 6 items .* got \(4, 8\) and \(6, 3\)"):
+        objective.backward(batch, torch.Generator())

@@ -36,6 +36,7 @@ def dataset():
     "settings",
     [
         {"loss": {"name": "slatk"}},
+        {"train": {"decay_every": 2, "decay_factor": 0.5, "clip_norm": 0.01}},
         {"loss": {"name": "slatk"}, "threshold": {"estimator": "sampled", "every": 2, "n": 30}},
         {"loss": {"name": "slatk"}, "threshold": {"estimator": "iid", "every": 2, "n": 30}},
         {"loss": {"name": "slatk"}, "threshold": {"estimator": "weighted", "every": 2, "n": 30}},

@@ -6,6 +6,7 @@ from torch.testing import assert_close
 
 from topshelf.config import make_config
 from topshelf.data import generate, make_split
+from topshelf.errors import ConfigError
 from topshelf.queries import Context
 from topshelf.training.build import build_model, build_trainer, resolve
 
@@ -72,3 +73,36 @@ def test_the_callers_random_state_is_left_alone():
     torch.manual_seed(5)
     trained.run()
     assert_close(torch.rand(3), expected, rtol=0, atol=0)
+
+
+def test_the_learning_rate_falls_after_every_so_many_epochs():
+    rates = []
+
+    class Watch:
+        def on_step(self, one):
+            rates.append(one.optimizer.param_groups[0]["lr"])
+
+        def on_epoch(self, one, record):
+            pass
+
+        def wants_to_stop(self):
+            return False
+
+    trained, _ = trainer([], epochs=5, batch_size=64, decay_every=2, decay_factor=0.1)
+    trained.run(Watch())
+    assert rates == pytest.approx([0.05, 0.05, 0.005, 0.005, 0.0005])
+
+
+def test_gradients_are_scaled_to_the_norm_that_is_asked_for():
+    seen = {}
+    for name, clip in (("whole", None), ("clipped", 1e-3)):
+        trained, _ = trainer([], epochs=1, batch_size=64, clip_norm=clip)
+        trained.run()
+        seen[name] = torch.cat([one.grad.flatten() for one in trained.model.parameters()])
+    assert seen["whole"].norm() > 1e-3
+    assert_close(seen["clipped"], seen["whole"] * (1e-3 / seen["whole"].norm()), rtol=1e-3, atol=1e-9)
+
+
+def test_clipping_does_not_go_with_sparse_gradients():
+    with pytest.raises(ConfigError, match=r"train.clip_norm does not go with train.optimizer = 'row_adam'"):
+        trainer([], optimizer="row_adam", clip_norm=1.0)

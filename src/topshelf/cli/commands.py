@@ -97,24 +97,24 @@ def evaluate(
     fitted, evaluation = _evaluated(run, protocol, _cutoffs(cutoffs))
     result: dict[str, Any] = {"run": str(run), "finished": fitted.is_finished, "data": fitted.dataset.name}
     result |= evaluation.to_json()
-    paired = None
     if against is not None:
         metric = f"ndcg@{fitted.config.k if fitted.config.k in evaluation.cutoffs else evaluation.cutoffs[-1]}"
-        paired = compare(evaluation, _evaluated(against, protocol, evaluation.cutoffs)[1], metric)
-        result["against"] = {"run": str(against), "metric": metric, **vars(paired)}
+        other = _evaluated(against, protocol, evaluation.cutoffs)[1]
+        paired = vars(compare(evaluation, other, metric))
+        result["against"] = {"run": str(against), "metric": metric, **paired, "mean": other.to_json()["mean"]}
     if as_json:
         typer.echo(terminal.as_json(result))
     else:
         show.evaluation(result, f"{run} on {fitted.dataset.name}")
-        if paired is not None:
-            show.paired(paired, result["against"]["metric"], str(run), str(against))
+        if against is not None:
+            show.against(result)
 
 
 @expanded
 def recommend(
     run: RunPath,
     columns: IdColumns,
-    user: Annotated[list[str] | None, option("User id. Repeatable.")] = None,
+    user: Annotated[list[str] | None, option("User id; with --new, only this user's list. Repeatable.")] = None,
     items: Annotated[str | None, option("Items of a user who is not in the data, such as 3,7,12.")] = None,
     new: Annotated[Path | None, option("File of interactions since training, of known and new users.")] = None,
     k: Annotated[int | None, option("List length; default: the run's K.")] = None,
@@ -138,16 +138,17 @@ def recommend(
       topshelf recommend runs/ease --items 3,7,12
 
       topshelf recommend runs/ease --new week.csv --out lists.csv
+
+      topshelf recommend runs/ease --new week.csv --user 42
     """
     if user is None and items is None and new is None and out is None:
         raise ConfigError(
             "give --user ID (may be given again), --items IDS for a new user, --new FILE for what came since training, "
             "or --out FILE for the lists of all users"
         )
-    if out is not None and out.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"--out must end in .csv or .parquet, got {out}")
-    if sum(given is not None for given in (user, items, new)) > 1:
-        raise ConfigError("give only one of --user ID, --items IDS and --new FILE")
+    _check_table(out)
+    if items is not None and (user is not None or new is not None):
+        raise ConfigError("--items IDS describes a new user: leave out --user and --new")
     if columns.reading() and new is None:
         raise ConfigError("--user-column, --item-column and --rating-column are those of --new FILE; give it too")
     import polars as pl
@@ -156,14 +157,35 @@ def recommend(
 
     recommender = Recommender.load(run)
     if new is not None:
-        table = recommender.recommend_new(_histories(recommender, new, columns), k, filter_seen=not keep_seen)
+        histories = _histories(recommender, new, columns)
+        table = recommender.recommend_new(show.chosen(histories, user), k, filter_seen=not keep_seen)
     elif items is not None:
         has = [item.strip() for item in items.split(",") if item.strip()]
         table = recommender.recommend_new([has], k, filter_seen=not keep_seen)
         table = table.with_columns(pl.lit("new").alias("user"))
     else:
-        table = recommender.recommend(show.ids(recommender, user), k, filter_seen=not keep_seen)
+        users = None if user is None else show.ids("--user", recommender.artifact.users, user)
+        table = recommender.recommend(users, k, filter_seen=not keep_seen)
     show.recommendations(table, out)
+
+
+def similar(
+    run: RunPath,
+    item: Annotated[list[str], option("Item id. Repeatable.")],
+    k: Annotated[int, option("How many similar items to list.")] = 10,
+    out: Annotated[Path | None, option("Write a .csv or .parquet file instead of printing.")] = None,
+    allow: Allow = None,  # noqa: ARG001
+) -> None:
+    """List the items that are most similar to an item, by the cosine of their vectors.
+
+    Example: topshelf similar runs/clicks --item 42 --k 10
+    """
+    _check_table(out)
+    from topshelf.recommender import Recommender
+
+    recommender = Recommender.load(run)
+    items = show.ids("--item", recommender.artifact.items, item)
+    show.recommendations(recommender.similar_items(items, k), out)
 
 
 def losses(
@@ -270,6 +292,11 @@ def _read_histories(path: Path, settings: DataSettings) -> dict[Any, list[Any]]:
     table = read(path, user=settings.user, item=settings.item, weight=weight, timestamp="none")
     is_taken = pl.col("weight") >= least if "weight" in table.columns else pl.lit(True)
     return dict(table.group_by("user", maintain_order=True).agg(pl.col("item").filter(is_taken)).iter_rows())
+
+
+def _check_table(out: Path | None) -> None:
+    if out is not None and out.suffix not in (".csv", ".parquet"):
+        raise ConfigError(f"--out must end in .csv or .parquet, got {out}")
 
 
 def _cutoffs(text: str | None) -> tuple[int, ...] | None:

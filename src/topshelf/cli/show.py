@@ -13,10 +13,10 @@ from topshelf.terminal import Table, cell, console, escape, say
 if TYPE_CHECKING:
     import polars as pl
 
-    from topshelf.recommender import Recommender
-    from topshelf.statistics import PairedResult
+    from topshelf.data import IdMap
     from topshelf.training import Fitted
 
+SHOWN = 200  # rows that are printed
 NOTES = {
     "dropped_test": "test interactions dropped, because their user or item is not in train",
     "dropped_valid": "validation interactions dropped, because their user or item is not in train",
@@ -79,7 +79,7 @@ def evaluation(result: dict[str, Any], title: str) -> None:
     for name in dict.fromkeys(name.partition("@")[0] for name in means if "@" in name):
         table.add_row(name, *(f"{means[f'{name}@{k}']:.4f}" for k in cutoffs))
         if name == "ndcg":
-            for place, word in enumerate(("  from", "  to")):
+            for place, word in enumerate(("  95% low", "  95% high")):
                 table.add_row(word, *(f"{intervals[f'ndcg@{k}'][place]:.4f}" for k in cutoffs), style="dim")
     for name in dict.fromkeys(name.partition("@")[0] for name in extras):
         table.add_row(name, *(f"{extras[f'{name}@{k}']:.4f}" for k in cutoffs))
@@ -88,7 +88,7 @@ def evaluation(result: dict[str, Any], title: str) -> None:
     if means.get("auc") is not None:
         shown.print(f"auc {means['auc']:.4f}", highlight=False)
     if result["n_skipped"]:
-        shown.print(f"{result['n_skipped']:,} users without held-out items skipped", style="dim", highlight=False)
+        shown.print(f"{result['n_skipped']:,} users with nothing to find left out", style="dim", highlight=False)
 
 
 FORMS = {
@@ -147,10 +147,17 @@ def _values(values: Sequence[Any]) -> str:
     return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
 
 
-def paired(result: PairedResult, metric: str, first: str, second: str) -> None:
+def against(result: dict[str, Any]) -> None:
+    """Two runs side by side, and the paired test of their difference."""
+    other, cutoffs = result["against"], result["cutoffs"]
+    table = Table("ndcg", *(f"@{k}" for k in cutoffs))
+    for run, means in ((result["run"], result["mean"]), (other["run"], other["mean"])):
+        table.add_row(cell(run), *(f"{means[f'ndcg@{k}']:.4f}" for k in cutoffs))
+    console().print(table)
     say(
-        f"{metric}: {first} minus {second} = {result.difference:+.4f} "
-        f"(95% interval {result.low:+.4f} to {result.high:+.4f}, p = {result.p_value:.4f}, {result.n:,} users)"
+        f"{other['metric']}: {result['run']} minus {other['run']} = {other['difference']:+.4f} (95% interval "
+        f"{other['low']:+.4f} to {other['high']:+.4f}; paired sign-flip test, p = {other['p_value']:.4f}, "
+        f"{other['n']:,} users)"
     )
 
 
@@ -162,21 +169,35 @@ def recommendations(table: pl.DataFrame, out: Path | None) -> None:
 
     if out is None:
         shown = Table(*table.columns)
-        for row in table.with_columns(pl.col("score").map_elements("{:.4f}".format, pl.String)).iter_rows():
+        scored = table.head(SHOWN).with_columns(pl.col("score").map_elements("{:.4f}".format, pl.String))
+        for row in scored.iter_rows():
             shown.add_row(*map(cell, row))
         console().print(shown)
+        if table.height > SHOWN:
+            say(f"the first {SHOWN} of {table.height:,} rows; --out FILE writes them all")
     else:
         files.write(out, table.write_csv if out.suffix == ".csv" else table.write_parquet)
         say(f"{table.height:,} rows written to {out}")
 
 
-def ids(recommender: Recommender, texts: Sequence[str] | None) -> list[Any] | None:
+def ids(option: str, known: IdMap, texts: Sequence[str]) -> list[Any]:
     """The ids of the data for those typed on the command line."""
-    if texts is None:
-        return None
-    users = recommender.artifact.users
-    indices = [users.get(text) for text in texts]
+    indices = [known.get(text) for text in texts]
     if unknown := [text for text, index in zip(texts, indices, strict=True) if index is None]:
-        like = ", ".join(map(str, users.ids(range(min(3, len(users))))))
-        raise ConfigError(f"--user must be a user of the run's data, such as {like}; got {', '.join(unknown)}")
-    return users.ids([index for index in indices if index is not None])
+        like, what = ", ".join(map(str, known.ids(range(min(3, len(known)))))), option.removeprefix("--")
+        article = "an" if what == "item" else "a"
+        raise ConfigError(
+            f"{option} must be {article} {what} of the run's data, such as {like}; got {', '.join(unknown)}"
+        )
+    return known.ids([index for index in indices if index is not None])
+
+
+def chosen(histories: dict[Any, list[Any]], texts: Sequence[str] | None) -> dict[Any, list[Any]]:
+    """The histories of the users typed on the command line; all of them if none is."""
+    if texts is None:
+        return histories
+    typed = {str(user): user for user in histories}
+    if unknown := [text for text in texts if text not in typed]:
+        like = ", ".join(list(typed)[:3])
+        raise ConfigError(f"--user must be a user of the --new file, such as {like}; got {', '.join(unknown)}")
+    return {typed[text]: histories[typed[text]] for text in texts}

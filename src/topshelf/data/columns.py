@@ -140,10 +140,8 @@ def _timestamp(column: pl.Series, where: str, dates: str | None) -> pl.Series:
             f"Pass {OPTIONS['timestamp']} {IGNORE} to ignore the column."
         )
     numbers = column.cast(pl.Int64) if dtype.is_integer() else column.cast(pl.Float64).fill_nan(None)
-    if dtype.is_integer():
-        times.refuse_mixed_units(numbers, where)
-        return numbers
-    _refuse_beyond(numbers, where, float(np.finfo(np.float64).max), OPTIONS["timestamp"])
+    if not dtype.is_integer():
+        _refuse_beyond(numbers, where, float(np.finfo(np.float64).max), OPTIONS["timestamp"])
     times.refuse_mixed_units(numbers, where)
     return numbers
 
@@ -185,9 +183,11 @@ def checked(table: pl.DataFrame, source: str, names: dict[str, str]) -> pl.DataF
     for role, name in names.items():
         missing = table[role].is_null()
         if missing.any():
+            remedy = f"Correct these rows, or pass {OPTIONS[role]} {IGNORE} to ignore the column."
             raise DataError(
-                f"{source}: column {name!r} has {missing.sum():,} missing or unreadable value(s), "
-                f"first in data row {int(missing.arg_max() or 0) + 1}. {_remedy(role)}"
+                f"{source}: column {name!r} has {missing.sum():,} missing or unreadable value(s), first in data row "
+                f"{int(missing.arg_max() or 0) + 1}. "
+                f"{'Remove these rows or fill in the ids.' if role in ID_ROLES else remedy}"
             )
     for role in ID_ROLES:
         ids = table[role]
@@ -209,12 +209,6 @@ def narrow(ids: pl.Series) -> pl.Series:
         return ids
     numbers = ids.cast(pl.Int64, strict=False)
     return numbers if numbers.null_count() == ids.null_count() else ids.cast(pl.String)
-
-
-def _remedy(role: str) -> str:
-    if role in ID_ROLES:
-        return "Remove these rows or fill in the ids."
-    return f"Correct these rows, or pass {OPTIONS[role]} {IGNORE} to ignore the column."
 
 
 def whole_numbers(ids: pl.Series) -> pl.Series:

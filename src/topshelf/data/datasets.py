@@ -6,7 +6,7 @@ import os
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ from topshelf.data import movielens
 from topshelf.data.download import cache_folder, download, verify
 from topshelf.data.given import first_given_rows, is_given, read_given
 from topshelf.data.interactions import Interactions, concatenate
-from topshelf.data.names import Columns
+from topshelf.data.names import ColumnNames, Columns
 from topshelf.data.noise import add_false_positives
 from topshelf.data.notes import NO_NOTES
 from topshelf.data.prepare import prepare
@@ -156,35 +156,39 @@ def whole(name: str, data: Interactions, below: Interactions | None = None) -> D
 def read_source(
     source: str | Path,
     *,
-    user: str | None = None,
-    item: str | None = None,
-    weight: str | None = None,
-    timestamp: str | None = None,
-    dates: str | None = None,
     separator: str | None = None,
     min_rating: float | None = None,
     core: int = 0,
     test: bool = True,
+    **columns: Unpack[ColumnNames],
 ) -> Dataset:
     """A named dataset, a file of interactions, or a zip or folder that holds a split.
 
     Without ``test`` the test part of a split that comes ready made is left unread.
     """
     name, path = str(source), Path(source)
-    columns = Columns(user, item, weight, timestamp, dates)
-    if name not in DATASETS and not _exists(path):
+    if name not in DATASETS and not os.path.exists(path):  # noqa: PTH110  also False for a name that is too long
         restore(path)
-    if name in DATASETS or (_exists(path) and is_given(path)):
-        more = {"separator": separator, "min_rating": min_rating, "core": core or None}
-        _refuse_settings(name, {**columns._asdict(), **more})
+    is_there = os.path.exists(path)  # noqa: PTH110
+    if name in DATASETS or (is_there and is_given(path)):
+        for setting, value in {
+            **columns,
+            "separator": separator,
+            "min_rating": min_rating,
+            "core": core or None,
+        }.items():
+            if value is not None:
+                raise ConfigError(f"{setting} must be left out for {name}, which comes prepared; got {value!r}")
         return _read_named(name, test) if name in DATASETS else _given(path.stem, read_given(path, test=test))
-    if not _exists(path):
+    if not is_there:
         raise DataError(f"{name!r} is neither a file nor a named dataset. Named datasets: {', '.join(DATASETS)}.")
-    table, notes = read_table(path, columns, separator)
+    table, notes = read_table(path, Columns(**columns), separator)
     return whole(path.name, *prepare(Interactions.from_canonical(table, notes=notes), min_rating=min_rating, core=core))
 
 
-def source_rows(source: str | Path, n: int, *, separator: str | None = None, **columns: str | None) -> pl.DataFrame:
+def source_rows(
+    source: str | Path, n: int, *, separator: str | None = None, **columns: Unpack[ColumnNames]
+) -> pl.DataFrame:
     """The first rows of the file behind a source, as they are in it; of a ready-made split, those of train."""
     name, path = str(source), Path(source)
     if name in DATASETS and (DATASETS[name].address is None or (path := fetch(name)).suffix == ".whl"):
@@ -197,27 +201,9 @@ def _given(name: str, split: Split, titles: list[str] | None = None) -> Dataset:
     return Dataset(name, split, titles, notes.lines(split.kind))
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name that is too long, or with a NUL
-        return False
-
-
-def _refuse_settings(name: str, settings: dict[str, Any]) -> None:
-    for setting, value in settings.items():
-        if value is not None:
-            raise ConfigError(f"{setting} must be left out for {name}, which comes prepared; got {value!r}")
-
-
 def load_split(
     source: str | Path,
     *,
-    user: str | None = None,
-    item: str | None = None,
-    weight: str | None = None,
-    timestamp: str | None = None,
-    dates: str | None = None,
     separator: str | None = None,
     min_rating: float | None = None,
     core: int = 0,
@@ -229,8 +215,9 @@ def load_split(
     seed: int = 0,
     split_seed: int = 0,
     test: bool = True,
+    **columns: Unpack[ColumnNames],
 ) -> Dataset:
-    """Any source as train, validation and test.
+    """Any source as train, validation and test; ``columns`` as in :func:`read`.
 
     Named datasets and ready-made splits keep their test part; validation is carved out of train unless they
     bring one. ``noise`` adds false positives to train, after carving. ``split_seed`` draws the test part,
@@ -238,11 +225,13 @@ def load_split(
     left unread, and its file need not be there.
     """
     one_of("split", split, KINDS)
-    at_least("noise", noise, 0.0)
-    columns = {"user": user, "item": item, "weight": weight, "timestamp": timestamp, "dates": dates}
-    loaded = read_source(source, **columns, separator=separator, min_rating=min_rating, core=core, test=test)
-    settings: dict[str, Any] = {"split": split, "test_fraction": test_fraction, "last_n": last_n}
-    settings["split_seed"] = split_seed
+    loaded = read_source(source, separator=separator, min_rating=min_rating, core=core, test=test, **columns)
+    settings: dict[str, Any] = {
+        "split": split,
+        "test_fraction": test_fraction,
+        "last_n": last_n,
+        "split_seed": split_seed,
+    }
     if loaded.split.kind != WHOLE:
         _refuse_changes(settings, "the test part")
         if noise and not test:
@@ -251,15 +240,8 @@ def load_split(
                 f"{noise!r}"
             )
         return replace(loaded, split=_noisy(_complete(loaded.split, valid_fraction, seed), noise, seed))
-    dataset = split_interactions(
-        loaded.split.train,
-        name=loaded.name,
-        below=loaded.split.below,
-        valid_fraction=valid_fraction,
-        noise=noise,
-        seed=seed,
-        **settings,
-    )
+    settings |= {"valid_fraction": valid_fraction, "noise": noise, "seed": seed}
+    dataset = split_interactions(loaded.split.train, name=loaded.name, below=loaded.split.below, **settings)
     return dataset if test else replace(dataset, split=replace(dataset.split, test=dataset.split.train.none()))
 
 
@@ -282,7 +264,6 @@ def split_interactions(
     ``split_seed`` draws the test part, ``seed`` the validation part and the noise. ``below`` is what
     :func:`prepare` has put aside.
     """
-    at_least("noise", noise, 0.0)
     parts = make_split(
         interactions,
         kind=split,
@@ -297,7 +278,7 @@ def split_interactions(
 
 
 def _noisy(split: Split, noise: float, seed: int) -> Split:
-    if not noise:
+    if not at_least("noise", noise, 0.0):
         return split
     held_out = concatenate(split.valid, split.test, split.left_out)
     train = add_false_positives(split.train, noise, seed, exclude=held_out)
@@ -370,11 +351,8 @@ def fetch(name: str) -> Path:
         raise DataError(f"{name} is generated when it is used; there is nothing to fetch.")
     if path := local_file(name):
         return path
-
-    def check(path: Path) -> None:  # what a checksum would tell, where none is known
-        if info.sha256 is None:
-            _check_counts(info, read_given(path), path)
-
+    # What a checksum would tell, where none is known.
+    check = (lambda path: _check_counts(info, read_given(path), path)) if info.sha256 is None else None
     if name != "movielens-100k":
         return download(info.address, cache_folder() / f"{name}.zip", info.sha256, check=check)
     try:  # the registry first: its file also has the titles

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
@@ -22,6 +21,7 @@ from typing import Any
 from filelock import FileLock
 
 from topshelf.errors import DataError
+from topshelf.files import digest
 from topshelf.terminal import BarColumn, Console, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 CHUNK = 1 << 16
@@ -48,14 +48,9 @@ def cache_folder() -> Path:
 
 def verify(path: Path, sha256: str | None) -> Path:
     """Refuse a file whose checksum is known and different."""
-    if sha256 is not None and (got := _digest(path)) != sha256:
+    if sha256 is not None and (got := digest(path)) != sha256:
         raise DataError(f"{path} must have sha256 {sha256}, got {got}. Delete it and fetch it again.")
     return path
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def download(url: str, target: Path, sha256: str | None = None, *, check: Check | None = None) -> Path:
@@ -152,7 +147,7 @@ def _move(path: Path, target: Path) -> None:
 
 def _check(part: Part, sha256: str | None, check: Check | None) -> None:
     try:
-        if sha256 is not None and (got := _digest(part.path)) != sha256:
+        if sha256 is not None and (got := digest(part.path)) != sha256:
             raise DataError(f"{part.url} must have sha256 {sha256}, got {got}.")
         if check is not None:
             check(part.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,18 +94,19 @@ class Events:
 
 def concatenate_events(parts: Sequence[Events]) -> Events:
     """All events of several sets over the same users; at equal times those of the earlier set come first."""
-
-    def all_of(name: str) -> np.ndarray | None:
-        values = [getattr(part, name) for part in parts if len(part)]
-        return np.concatenate(values) if values and all(some is not None for some in values) else None
-
     if sum(len(part) > 0 for part in parts) < 2:
         return max(parts, key=len)
     rows = np.concatenate([part.rows() for part in parts])
     order = by_user(rows, len(parts[0].indptr) - 1)
-    columns = (np.concatenate([part.indices for part in parts]), all_of("timestamp"), all_of("weight"))
+    columns = (np.concatenate([part.indices for part in parts]), all_of(parts, "timestamp"), all_of(parts, "weight"))
     indptr = sum(part.indptr for part in parts)
     return Events.in_time(np.asarray(indptr), *(None if x is None else x[order] for x in columns))  # type: ignore[arg-type]
+
+
+def all_of(parts: Sequence[Any], name: str) -> np.ndarray | None:
+    """The values of one name of all parts that hold something; None where one of them has none."""
+    values = [getattr(part, name) for part in parts if len(part)]
+    return np.concatenate(values) if values and all(some is not None for some in values) else None
 
 
 def bounds(counts: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from topshelf.data.names import GUESS
 from topshelf.data.readers import first_rows, read_alike, read_text, scan_parquet, unquoted
 from topshelf.data.splits import PARTS, Split
 from topshelf.data.unpack import member_bytes, open_zip
-from topshelf.errors import DataError
+from topshelf.errors import CheckpointError, DataError
 
 MEASURED = ("train", "valid", "test")
 SUMMARY = "summary.json"
@@ -87,14 +87,7 @@ def _file_bytes(path: Path) -> bytes | None:
 
 def _read_paper(open_file: Open, source: str, test: bool) -> Split:
     names = ("train", "test") if test else ("train",)
-    tables = {name: _pairs(open_file, f"{name}.tsv", source) for name in names}
-    users, items = (
-        _listed_ids(open_file, role, [table.frame[role] for table in tables.values()], source)
-        for role in ("user", "item")
-    )
-    return given_split(
-        **{name: _indexed(table, users, items, f"{source} {name}.tsv") for name, table in tables.items()}
-    )
+    return _numbered({name: _pairs(open_file, f"{name}.tsv", source) for name in names}, open_file, source, ".tsv")
 
 
 def _read_texts(folder: Path, test: bool) -> Split:
@@ -103,12 +96,17 @@ def _read_texts(folder: Path, test: bool) -> Split:
     if test and not (folder / "test.txt").is_file():
         raise DataError(f"{folder} has no test.txt beside its train.txt. A ready-made split holds both.")
     tables = read_alike([folder / f"{name}.txt" for name in names])
+    return _numbered(dict(zip(names, tables, strict=True)), lambda _: None, str(folder), ".txt")
+
+
+def _numbered(tables: dict[str, Table], open_file: Open, source: str, suffix: str) -> Split:
+    """The split of tables by part, over the ids of their list files, or of all tables."""
     users, items = (
-        _listed_ids(lambda _: None, role, [table.frame[role] for table in tables], str(folder))
+        _listed_ids(open_file, role, [table.frame[role] for table in tables.values()], source)
         for role in ("user", "item")
     )
     return given_split(
-        **{name: _indexed(table, users, items, str(folder)) for name, table in zip(names, tables, strict=True)}
+        **{name: _indexed(table, users, items, f"{source} {name}{suffix}") for name, table in tables.items()}
     )
 
 
@@ -193,20 +191,16 @@ def _read_prepared(folder: Path, test: bool) -> Split:
 
 def _prepared_table(path: Path) -> pl.DataFrame | None:
     """The rows of a file; None if there is no such file or it has no rows."""
-    return canonical(scan_parquet(path), GUESS, str(path)).frame if path.is_file() and not _is_empty(path) else None
-
-
-def _is_empty(path: Path) -> bool:
-    return attempt(lambda: pl.scan_parquet(path, glob=False).head(1).collect(), str(path)).is_empty()
+    if not path.is_file() or attempt(pl.scan_parquet(path, glob=False).head(1).collect, str(path)).is_empty():
+        return None
+    return canonical(scan_parquet(path), GUESS, str(path)).frame
 
 
 def _prepared_ids(folder: Path, role: str, tables: dict[str, pl.DataFrame]) -> IdMap:
     path = folder / f"{role}s.parquet"
     if path.is_file():
-        ids = attempt(lambda: scan_parquet(path).select("id").collect(), str(path))["id"]
-        return _id_map(ids, str(path))
-    seen = attempt(lambda: pl.concat([table[role] for table in tables.values()]), str(folder))
-    return IdMap.sorted_from(seen)
+        return _id_map(attempt(scan_parquet(path).select("id").collect, str(path))["id"], str(path))
+    return IdMap.sorted_from(attempt(lambda: pl.concat([table[role] for table in tables.values()]), str(folder)))
 
 
 def write_split(split: Split, folder: Path, summary: dict[str, Any]) -> None:
@@ -233,12 +227,7 @@ def _is_ours(folder: Path) -> bool:
     paths = list(folder.iterdir())
     if not all(path.name in WRITTEN and path.is_file() and not path.is_symlink() for path in paths):
         return False
-    return not paths or _has_our_keys(folder / SUMMARY)
-
-
-def _has_our_keys(path: Path) -> bool:
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return not paths or files.read_json(folder / SUMMARY).keys() >= SUMMARY_KEYS
+    except CheckpointError:
         return False
-    return isinstance(summary, dict) and summary.keys() >= SUMMARY_KEYS

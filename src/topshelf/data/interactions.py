@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import polars as pl
@@ -13,11 +13,11 @@ import torch
 from scipy import sparse
 
 from topshelf.data.columns import LARGEST_RATING, canonical
-from topshelf.data.events import Events, bounds, by_user, concatenate_events
+from topshelf.data.events import Events, all_of, bounds, by_user, concatenate_events
 from topshelf.data.frames import of_frame
 from topshelf.data.ids import IdMap
 from topshelf.data.matrices import cells_of
-from topshelf.data.names import Columns
+from topshelf.data.names import ColumnNames, Columns
 from topshelf.data.notes import NO_NOTES, Notes
 from topshelf.errors import DataError
 from topshelf.ragged import Ragged
@@ -76,15 +76,8 @@ class Interactions:
 
     def where(self, mask: np.ndarray) -> Interactions:
         """The interactions under ``mask (n,)`` and their events, with the same id maps."""
-        return Interactions(
-            bounds(mask)[self.indptr],
-            self.indices[mask],
-            self.users,
-            self.items,
-            None if self.weight is None else self.weight[mask],
-            None if self.timestamp is None else self.timestamp[mask],
-            events=None if self.events is None else self.events.where(np.append(mask, False)[self._pair_of_event]),
-        )
+        events = None if self.events is None else self.events.where(np.append(mask, False)[self._pair_of_event])
+        return self._taken(bounds(mask)[self.indptr], mask, events)
 
     @cached_property
     def _pair_of_event(self) -> np.ndarray:
@@ -95,10 +88,12 @@ class Interactions:
 
     def none(self) -> Interactions:
         """No interactions, with the same id maps."""
-        weight, timestamp = (None if x is None else x[:0] for x in (self.weight, self.timestamp))
         events = None if self.events is None else self.events.none()
-        nothing = np.zeros_like(self.indptr), self.indices[:0]
-        return Interactions(*nothing, self.users, self.items, weight, timestamp, events=events)
+        return self._taken(np.zeros_like(self.indptr), slice(0, 0), events)
+
+    def _taken(self, indptr: np.ndarray, chosen: np.ndarray | slice, events: Events | None) -> Interactions:
+        weight, timestamp = (None if x is None else x[chosen] for x in (self.weight, self.timestamp))
+        return Interactions(indptr, self.indices[chosen], self.users, self.items, weight, timestamp, events=events)
 
     def keys(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """One number for each interaction of the users ``start`` to ``stop``, ascending.
@@ -144,24 +139,14 @@ class Interactions:
         return sparse.csr_array((values, self.indices, self.indptr), shape=(self.n_users, self.n_items), copy=True)
 
     @classmethod
-    def from_frame(
-        cls,
-        frame: Any,
-        *,
-        user: str | None = None,
-        item: str | None = None,
-        weight: str | None = None,
-        timestamp: str | None = None,
-        dates: str | None = None,
-    ) -> Interactions:
+    def from_frame(cls, frame: Any, **columns: Unpack[ColumnNames]) -> Interactions:
         """From a Polars or pandas frame; columns not named are guessed, ``"none"`` leaves one out.
 
         Dense indices follow the sorted ids. Of several rows with one pair the first gives the weight and the time;
         ``notes`` count the others, and ``events`` keep them. ``dates`` is ``"day-first"`` or ``"month-first"``, for
         text such as 12/01/2020.
         """
-        wanted = Columns(user, item, weight, timestamp, dates)
-        table, notes = canonical(of_frame(frame, "the table"), wanted, "the table")
+        table, notes = canonical(of_frame(frame, "the table"), Columns(**columns), "the table")
         return cls.from_canonical(table, notes=notes)
 
     @classmethod
@@ -171,9 +156,8 @@ class Interactions:
         """From a checked table with our column names, such as :func:`read` returns; ids not given are those in it."""
         users = IdMap.sorted_from(table["user"]) if users is None else users
         items = IdMap.sorted_from(table["item"]) if items is None else items
-        columns = (table[name].to_numpy() if name in table.columns else None for name in ("weight", "timestamp"))
-        weight, timestamp = columns
-        data = cls.from_indices(users.index(table["user"]), items.index(table["item"]), users, items, weight, timestamp)
+        values = (table[name].to_numpy() if name in table.columns else None for name in ("weight", "timestamp"))
+        data = cls.from_indices(users.index(table["user"]), items.index(table["item"]), users, items, *values)
         return replace(data, notes=notes + replace(data.notes, rows=0 if notes.rows else len(table)))
 
     @classmethod
@@ -215,16 +199,9 @@ class Interactions:
         is_first = np.append(True, key[1:] != key[:-1]) if len(key) else np.zeros(0, dtype=bool)
         first = order[is_first]
         del key, order
-        return cls(
-            bounds(is_first)[indptr],
-            cols[first],
-            users,
-            items,
-            None if weight is None else weight[first],
-            None if timestamp is None else timestamp[first],
-            Notes(repeats=n_rows - len(first), rows=n_rows),
-            Events.in_time(indptr, cols, timestamp, weight),
-        )
+        notes, events = Notes(repeats=n_rows - len(first), rows=n_rows), Events.in_time(indptr, cols, timestamp, weight)
+        weight, timestamp = (None if x is None else x[first] for x in (weight, timestamp))
+        return cls(bounds(is_first)[indptr], cols[first], users, items, weight, timestamp, notes, events)
 
 
 def _values(name: str, values: Any, n: int) -> np.ndarray | None:
@@ -262,14 +239,9 @@ def concatenate(first: Interactions, *others: Interactions) -> Interactions:
         one, two = getattr(first, name), getattr(other, name)
         if one is not two and not one.values.equals(two.values):
             raise DataError(f"only interactions over the same {name} can be concatenated, got {one} and {two}.")
-    filled = [some for some in sets if len(some)]
-
-    def all_of(name: str) -> np.ndarray | None:
-        parts = [getattr(some, name) for some in filled]
-        return None if not parts or any(part is None for part in parts) else np.concatenate(parts)
-
     rows, cols = (np.concatenate(parts) for parts in ([s.rows() for s in sets], [s.indices for s in sets]))
-    data = Interactions.from_indices(rows, cols, first.users, first.items, all_of("weight"), all_of("timestamp"))
+    values = (all_of(sets, name) for name in ("weight", "timestamp"))
+    data = Interactions.from_indices(rows, cols, first.users, first.items, *values)
     events = [some.events for some in sets if some.events is not None]
-    is_known = all(some.events is not None for some in filled)
+    is_known = all(some.events is not None for some in sets if len(some))
     return replace(data, events=concatenate_events(events) if events and is_known else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
+from contextlib import suppress
 from typing import NamedTuple
 
 import polars as pl
@@ -48,12 +49,10 @@ def sniff(lines: list[str], separator: str | None, source: str, wanted: Columns 
 
 def fields(line: str, separator: str) -> list[str]:
     """The fields of one line, without their quotes."""
-    if separator in UNQUOTED or '"' not in line:
-        return [field.strip().strip('"') for field in line.split(separator)]
-    try:
-        return [field.strip() for field in next(csv.reader([line], delimiter=separator))]
-    except (csv.Error, TypeError, StopIteration, ValueError):  # one field of 128 kB, or a quote as separator
-        return [field.strip().strip('"') for field in line.split(separator)]
+    if separator not in UNQUOTED and '"' in line:
+        with suppress(csv.Error, TypeError, StopIteration, ValueError):  # one field of 128 kB, or a quote as separator
+            return [field.strip() for field in next(csv.reader([line], delimiter=separator))]
+    return [field.strip().strip('"') for field in line.split(separator)]
 
 
 def _has_header(rows: list[list[str]], wanted: Columns) -> bool:

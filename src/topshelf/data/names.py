@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from topshelf.errors import DataError
 
@@ -87,6 +87,16 @@ class Columns(NamedTuple):
     weight: str | None = None
     timestamp: str | None = None
     dates: str | None = None
+
+
+class ColumnNames(TypedDict, total=False):
+    """The same as keyword arguments."""
+
+    user: str | None
+    item: str | None
+    weight: str | None
+    timestamp: str | None
+    dates: str | None
 
 
 GUESS = Columns()  # all of them

@@ -52,7 +52,7 @@ class Notes:
     def _about_times(self, kind: str | None) -> str:
         names, several = _listed(self.unused_times), len(self.unused_times) > 1
         looks = f"column{'s' if several else ''} {names} look{'' if several else 's'} like a time"
-        option = _option(self.unused_times[0])
+        option = f"--time-column {shlex.quote(self.unused_times[0])} (in Python timestamp={self.unused_times[0]!r})"
         if self.time is not None:
             return (
                 f"times are taken from column {self.time!r}; {looks} too and {'are' if several else 'is'} not used. "
@@ -71,10 +71,6 @@ class Notes:
 
     def _random(self, kind: str | None) -> str:
         return "; the split is random" if kind == "ratio" and self.time is None else ""
-
-
-def _option(name: str) -> str:
-    return f"--time-column {shlex.quote(name)} (in Python timestamp={name!r})"
 
 
 NO_NOTES = Notes()

@@ -23,13 +23,21 @@ def prepare(data: Interactions, *, min_rating: float | None = None, core: int = 
     if min_rating is None and core <= 1:
         return data, data.none()
     is_kept = np.ones(len(data), dtype=bool) if min_rating is None else _above(data, min_rating)
-    is_below = ~is_kept
+    is_below, rows = ~is_kept, data.rows()
     if core > 1:
-        is_kept[is_kept] = _k_core(data.rows()[is_kept], data.indices[is_kept], core)
-    rows = data.rows()
+        n_before = int(is_kept.sum())
+        is_kept[is_kept] = core_mask(rows[is_kept], data.indices[is_kept], core)
+        if not is_kept.any():
+            raise DataError(
+                f"the {core}-core is empty: no group of users and items has {core} interactions each. "
+                f"Use a smaller core than {core} (there were {n_before:,} interactions before this step)."
+            )
     is_user = np.bincount(rows[is_kept], minlength=data.n_users) > 0
     is_item = np.bincount(data.indices[is_kept], minlength=data.n_items) > 0
-    users, items = (_fewer(ids, kept) for ids, kept in ((data.users, is_user), (data.items, is_item)))
+    users, items = (
+        ids if kept.all() else IdMap(ids.values.filter(pl.Series(kept)))
+        for ids, kept in ((data.users, is_user), (data.items, is_item))
+    )
     kept, below = (
         _over(data.where(mask & is_user[rows] & is_item[data.indices]), is_user, is_item, users, items)
         for mask in (is_kept, is_below)
@@ -49,16 +57,6 @@ def _above(data: Interactions, min_rating: float) -> np.ndarray:
     return is_kept
 
 
-def _k_core(users: np.ndarray, items: np.ndarray, core: int) -> np.ndarray:
-    mask = core_mask(users, items, core)
-    if not mask.any():
-        raise DataError(
-            f"the {core}-core is empty: no group of users and items has {core} interactions each. "
-            f"Use a smaller core than {core} (there were {len(users):,} interactions before this step)."
-        )
-    return mask
-
-
 def core_mask(users: np.ndarray, items: np.ndarray, core: int) -> np.ndarray:
     """Which of the pairs (user, item) are in the k-core, (n,)."""
     alive = np.arange(len(users))
@@ -70,10 +68,6 @@ def core_mask(users: np.ndarray, items: np.ndarray, core: int) -> np.ndarray:
     mask = np.zeros(len(users), dtype=bool)
     mask[alive] = True
     return mask
-
-
-def _fewer(ids: IdMap, kept: np.ndarray) -> IdMap:
-    return ids if kept.all() else IdMap(ids.values.filter(pl.Series(kept)))
 
 
 def _over(data: Interactions, is_user: np.ndarray, is_item: np.ndarray, users: IdMap, items: IdMap) -> Interactions:

@@ -6,8 +6,11 @@ Files are untrusted: nothing is unpickled, only the columns in use are read, and
 from __future__ import annotations
 
 import codecs
+import io
+import os
 import re
 from pathlib import Path
+from typing import Any, Unpack
 
 import polars as pl
 
@@ -15,7 +18,7 @@ from topshelf.data.columns import Table, attempt, canonical, not_utf8, whole_num
 from topshelf.data.interactions import Interactions
 from topshelf.data.layouts import UNQUOTED, Layout, are_lists, sniff
 from topshelf.data.memory import Allowance
-from topshelf.data.names import GUESS, IGNORE, OPTIONS, Columns
+from topshelf.data.names import GUESS, IGNORE, OPTIONS, ColumnNames, Columns
 from topshelf.data.unpack import gunzip
 from topshelf.errors import DataError
 
@@ -29,43 +32,27 @@ Content = Path | bytes
 
 
 def read_interactions(
-    path: str | Path,
-    *,
-    user: str | None = None,
-    item: str | None = None,
-    weight: str | None = None,
-    timestamp: str | None = None,
-    dates: str | None = None,
-    separator: str | None = None,
+    path: str | Path, *, separator: str | None = None, **columns: Unpack[ColumnNames]
 ) -> Interactions:
     """Interactions of one file; see :func:`read`. Their ``notes`` say what was left out."""
-    table, notes = read_table(path, Columns(user, item, weight, timestamp, dates), separator)
+    table, notes = read_table(path, Columns(**columns), separator)
     return Interactions.from_canonical(table, notes=notes)
 
 
-def read(
-    path: str | Path,
-    *,
-    user: str | None = None,
-    item: str | None = None,
-    weight: str | None = None,
-    timestamp: str | None = None,
-    dates: str | None = None,
-    separator: str | None = None,
-) -> pl.DataFrame:
+def read(path: str | Path, *, separator: str | None = None, **columns: Unpack[ColumnNames]) -> pl.DataFrame:
     """Table with columns ``user``, ``item`` and, where present, ``weight`` and ``timestamp``.
 
     The format follows from the name and the first lines. Columns not named are guessed; ``"none"`` leaves one
     out. ``dates`` is ``"day-first"`` or ``"month-first"``, for dates such as 12/01/2020 that do not show it.
     """
-    return read_table(path, Columns(user, item, weight, timestamp, dates), separator).frame
+    return read_table(path, Columns(**columns), separator).frame
 
 
 def read_table(path: str | Path, wanted: Columns, separator: str | None = None) -> Table:
     """What :func:`read` returns, with notes on what was left open."""
     path = Path(path)
     source = str(path)
-    if not _is_file(path):
+    if not os.path.isfile(path):  # noqa: PTH113  also False for a name that is too long, or with a NUL
         raise DataError(f"{source} is not a file. Check the path, or see the named datasets: topshelf data list")
     if path.suffix.lower() == ".zip":
         raise DataError(f"{source} is a zip. Unpack it first; only a finished split is read from a zip (load_split).")
@@ -92,13 +79,6 @@ def first_rows(path: Path, n: int, wanted: Columns = GUESS, separator: str | Non
     if layout.is_lists:
         return pl.DataFrame({"user and items": lines[:n]})
     return attempt(lambda: _scan(content, layout).head(n).collect(), source)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name that is too long, or with a NUL
-        return False
 
 
 def read_alike(paths: list[Path]) -> list[Table]:
@@ -129,7 +109,8 @@ def _content(path: Path) -> Content:
 def _head(content: Content, source: str) -> list[str]:
     """The first lines of a text file."""
     try:
-        raw = content[:HEAD_BYTES] if isinstance(content, bytes) else _start(content)
+        with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
+            raw = file.read(HEAD_BYTES)
     except OSError as error:
         raise DataError(f"{source} cannot be opened: {error}.") from error
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -151,41 +132,26 @@ def _head(content: Content, source: str) -> list[str]:
     return lines[:SAMPLED_LINES]
 
 
-def _start(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(HEAD_BYTES)
-
-
 def _scan(content: Content, layout: Layout) -> pl.LazyFrame:
     """Every column as text, under its name."""
     if layout.separator == "::":
         return _scan_double_colons(content, layout)
-    frame = pl.scan_csv(
-        content,
-        separator=layout.separator,
-        has_header=layout.has_header,
-        new_columns=None if layout.has_header else layout.names,
-        quote_char=None if layout.separator in UNQUOTED else '"',
-        infer_schema=False,
-        glob=False,
-    )
-    return frame.rename(lambda name: name.strip('"')) if layout.separator in UNQUOTED else frame
+    is_raw = layout.separator in UNQUOTED
+    names = None if layout.has_header else layout.names
+    frame = _scan_csv(content, layout.separator, names, quote_char=None if is_raw else '"')
+    return frame.rename(lambda name: name.strip('"')) if is_raw else frame
+
+
+def _scan_csv(content: Content, separator: str, names: list[str] | None, **options: Any) -> pl.LazyFrame:
+    """A scan whose columns are all text; those of a file without a header are given ``names``."""
+    options = {"has_header": names is None, "new_columns": names, "quote_char": None, **options}
+    return pl.scan_csv(content, separator=separator, infer_schema=False, glob=False, **options)
 
 
 def _scan_double_colons(content: Content, layout: Layout) -> pl.LazyFrame:
     """Polars splits at one byte only, so read single colons and leave out the empty columns between."""
     columns = [column for place, name in enumerate(layout.names) for column in (f"gap {place}", name)][1:]
-    frame = pl.scan_csv(
-        content,
-        separator=":",
-        has_header=False,
-        new_columns=columns,
-        skip_rows=1 if layout.has_header else 0,
-        quote_char=None,
-        infer_schema=False,
-        glob=False,
-    )
-    return frame.select(layout.names)
+    return _scan_csv(content, ":", columns, skip_rows=int(layout.has_header)).select(layout.names)
 
 
 def read_text(frame: pl.LazyFrame, wanted: Columns, source: str, *, is_raw: bool = False) -> Table:
@@ -254,15 +220,7 @@ def _numbers_or_text(column: pl.Series) -> pl.Series:
 
 def _read_lists(content: Content, source: str) -> Table:
     """LightGCN's format: on each line a user and then its items."""
-    lines = pl.scan_csv(
-        content,
-        has_header=False,
-        separator="\x01",
-        quote_char=None,
-        new_columns=["line"],
-        infer_schema=False,
-        glob=False,
-    )
+    lines = _scan_csv(content, "\x01", ["line"])
     fields = pl.col("line").str.extract_all(r"\S+")
     frame = (
         lines.select(fields.list.first().alias("user"), fields.list.slice(1).alias("item"))

@@ -21,18 +21,12 @@ def draw_distinct(needed: np.ndarray, taken: np.ndarray, n_items: int, draw: Dra
         users = np.repeat(np.arange(len(missing)), missing)
         if not len(users):
             break
-        keys = _distinct(users * n_items + draw(users))
+        keys = np.sort(users * n_items + draw(users))
+        keys = keys[np.append(True, keys[1:] != keys[:-1])]  # np.unique would hash them first, far slower on millions
         keys = keys[~_contains(taken, keys) & ~_contains(drawn, keys)]
         missing = missing - np.bincount(keys // n_items, minlength=len(missing))
         drawn = np.sort(np.concatenate([drawn, keys]), kind="stable")  # stable: merges two sorted runs
     return drawn
-
-
-def _distinct(keys: np.ndarray) -> np.ndarray:
-    keys = np.sort(keys)  # np.unique would hash them first, which is far slower on millions
-    is_first = np.ones(len(keys), dtype=bool)
-    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
-    return keys[is_first]
 
 
 def _contains(ordered: np.ndarray, keys: np.ndarray) -> np.ndarray:

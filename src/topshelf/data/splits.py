@@ -45,6 +45,7 @@ class Split:
     notes: dict[str, int] = field(default_factory=dict)
     left_out: Interactions = None  # type: ignore[assignment]
     below: Interactions = None  # type: ignore[assignment]
+    _lists: dict[tuple[str, ...], Ragged] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in PARTS:
@@ -78,10 +79,6 @@ class Split:
             parts = [getattr(self, name).ragged() for name in names]
             self._lists[names] = merge(*parts) if len(parts) > 1 else parts[0]
         return self._lists[names]
-
-    @cached_property
-    def _lists(self) -> dict[tuple[str, ...], Ragged]:
-        return {}
 
     def check(self) -> Split:
         """This split, or a DataError: all indices exist, no interaction is in two parts. Compiled code trusts it."""
@@ -146,8 +143,7 @@ def ratio_split(
     _fraction("test_fraction", test_fraction)
     generator = random.Random(seed)
     is_train = np.zeros(len(interactions), dtype=bool)
-    bounds = interactions.indptr.tolist()
-    for start, end in itertools.pairwise(bounds):
+    for start, end in itertools.pairwise(interactions.indptr.tolist()):
         positions = list(range(start, end))
         generator.shuffle(positions)
         is_train[positions[: max(1, math.floor((1 - test_fraction) * (end - start) + ROUNDING))]] = True
@@ -221,13 +217,11 @@ def make_split(
         rest, test = time_split(interactions, test_fraction=test_fraction)
     carving = "random" if kind == "ratio" else kind
     train, valid = carve_validation(rest, fraction=valid_fraction, seed=seed, kind=carving, last_n=last_n)
-    notes = {
-        "dropped_test": len(interactions) - len(rest) - len(test),
-        "dropped_valid": len(rest) - len(train) - len(valid),
-    }
+    dropped = len(interactions) - len(rest) - len(test)
+    notes = {"dropped_test": dropped, "dropped_valid": len(rest) - len(train) - len(valid)}
     if test_fraction and not len(test):
         raise DataError(
-            f"the {kind} split leaves no test interactions ({notes['dropped_test']} were dropped: their "
+            f"the {kind} split leaves no test interactions ({dropped} were dropped: their "
             "users or items are not in train). Use more data, a larger core, or another split."
         )
     left_out = interactions.without(train, valid, test)

@@ -7,7 +7,7 @@ import lzma
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,17 +23,21 @@ DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, Run
 
 def gunzip(path: Path) -> bytes:
     """The content of a gzip file."""
-    content = io.BytesIO()  # not a list of parts: to join them takes the memory twice
     try:
-        allowance = Allowance(str(path), path.stat().st_size)
         with path.open("rb") as file:
-            for part in _members(file):
-                allowance.take(len(part), part.count(b"\n"))
-                content.write(part)
+            return _collected(_members(file), Allowance(str(path), path.stat().st_size))
     except (zlib.error, EOFError, OSError) as error:
         raise DataError(
             f"{path} cannot be opened: {error or 'it is cut off'}. It is damaged; fetch it again."
         ) from error
+
+
+def _collected(parts: Iterable[bytes], allowance: Allowance) -> bytes:
+    """The parts as one, as far as they fit into memory."""
+    content = io.BytesIO()  # not a list of parts: to join them takes the memory twice
+    for part in parts:
+        allowance.take(len(part), part.count(b"\n"))
+        content.write(part)
     return content.getvalue()
 
 
@@ -71,12 +75,9 @@ def member_bytes(archive: zipfile.ZipFile, name: str) -> bytes | None:
     where = f"{archive.filename}: {name}"
     if info.file_size > MEMBER_LIMIT:
         raise DataError(f"{where} must be <= {MEMBER_LIMIT} bytes unpacked, got {info.file_size}.")
-    allowance, content = Allowance(where, info.compress_size), io.BytesIO()
+    allowance = Allowance(where, info.compress_size)
     try:
         with archive.open(info) as file:
-            while part := file.read(CHUNK):
-                allowance.take(len(part), part.count(b"\n"))
-                content.write(part)
+            return _collected(iter(lambda: file.read(CHUNK), b""), allowance)
     except DAMAGE as error:  # encrypted, cut off, damaged, or an unknown compression
         raise DataError(f"{where} cannot be unpacked: {error or type(error).__name__}. Fetch it again.") from error
-    return content.getvalue()

@@ -31,12 +31,7 @@ from topshelf.losses.listwise_ndcg import (
     listwise_lambdarank_loss,
     neural_ndcg_loss,
 )
-from topshelf.losses.listwise_softmax import (
-    ListwiseSLatK,
-    ListwiseSoftmax,
-    listwise_slatk_loss,
-    listwise_softmax_loss,
-)
+from topshelf.losses.listwise_softmax import ListwiseSLatK, ListwiseSoftmax, listwise_slatk_loss, listwise_softmax_loss
 from topshelf.losses.pairwise import BPR, bpr_loss
 from topshelf.losses.partial_auc import LLPAUC, llpauc_loss
 from topshelf.losses.pointwise import BCE, GBCE, bce_loss, gbce_loss

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from topshelf.errors import at_least
-from topshelf.errors import positive as positive_number
+from topshelf.errors import at_least, positive
 from topshelf.losses.base import (
     FOR_COSINES,
     TEMPERATURES,
@@ -18,11 +17,10 @@ from topshelf.losses.base import (
     Loss,
     Reduction,
     ascending,
-    owners,
     sampled_log_partition,
     widened,
-    zero_unless,
 )
+from topshelf.losses.softmax import sampled_softmax_loss
 
 # Only directions enter the hardness; the length decides how far a step of adversary_rate turns a vector.
 _START_DEVIATION = 0.1
@@ -58,10 +56,7 @@ def advinfonce_loss(
     shift = torch.where(log_n == -math.inf, torch.zeros_like(log_z), log_n - log_z)
     logits = widened(negative) / tau + hardness + shift.unsqueeze(1)
     partition = sampled_log_partition(logits, 1.0, mask, log_q) + math.log(negative_weight)
-    owner = owners(positive, partition.numel(), owner)
-    partition = partition.index_select(0, owner)  # (P,); its backward pass adds in a fixed order
-    finite = partition.masked_fill(partition == -math.inf, 0.0)
-    return zero_unless(partition != -math.inf, F.softplus(finite - widened(positive) / tau))
+    return sampled_softmax_loss(positive, None, owner, tau=tau, log_partition=partition)
 
 
 class AdvInfoNCE(Loss):
@@ -92,9 +87,9 @@ class AdvInfoNCE(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.tau = positive_number("tau", tau)
-        self.negative_weight = positive_number("negative_weight", negative_weight)
-        self.adversary_rate = positive_number("adversary_rate", adversary_rate)
+        self.tau = positive("tau", tau)
+        self.negative_weight = positive("negative_weight", negative_weight)
+        self.adversary_rate = self.own_rate = positive("adversary_rate", adversary_rate)
         self.every = at_least("every", every, 2)  # at 1 the model would never be trained
         self.turn: Literal["both", "adversary", "model"] = "both"
         dim = at_least("adversary_dim", adversary_dim, 1)
@@ -106,9 +101,6 @@ class AdvInfoNCE(Loss):
 
     def begin_epoch(self, epoch: int) -> None:
         self.turn = "adversary" if epoch % self.every == 0 else "model"
-
-    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:  # noqa: ARG002
-        return super().parameter_groups(self.adversary_rate)
 
     def hardness(self, query: Tensor, negative_item: Tensor) -> Tensor:
         """Cosines of the adversary's vectors: query (Q,) and negative_item (N,) or (Q, N) to (Q, N)."""

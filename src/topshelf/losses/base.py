@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -85,6 +85,10 @@ class ModuleForm:
     ranges: ClassVar[SearchSpace]
     _arguments: ClassVar[tuple[str, ...]] = ()
 
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.reduction: Reduction = one_of("reduction", reduction, get_args(Reduction))
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "formula" in vars(cls):
@@ -115,6 +119,7 @@ class Loss(ModuleForm, Recorded, Tables):
     - ``defaults``: what a run uses where its settings leave the choice open;
     - ``pair_copies``: how many tables of (P, N) floats the loss and its backward pass hold at once, for the memory
       check;
+    - ``own_rate``: the learning rate of its parameters, where it is not the model's;
     - ``each``: the loss of every positive, where it is more than a call of the formula.
 
     Constructor arguments come in one order: sizes (``n_queries``, ``n_items``, ``n_positives``, filled in by the
@@ -130,10 +135,7 @@ class Loss(ModuleForm, Recorded, Tables):
     threshold: Tensor
     defaults: ClassVar[Defaults] = Defaults()
     pair_copies: int = 12
-
-    def __init__(self, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        self.reduction: Reduction = one_of("reduction", reduction, ("mean", "sum", "none"))
+    own_rate: float | None = None
 
     def forward(
         self,
@@ -196,8 +198,8 @@ class Loss(ModuleForm, Recorded, Tables):
 
         Everything is to be *minimised*: what must be maximised has its gradient reversed (:func:`ascending`).
         """
-        parameters = list(self.parameters())
-        return [{"params": parameters, "lr": learning_rate, "weight_decay": 0.0}] if parameters else []
+        parameters, rate = list(self.parameters()), learning_rate if self.own_rate is None else self.own_rate
+        return [{"params": parameters, "lr": rate, "weight_decay": 0.0}] if parameters else []
 
 
 def ascending(value: Tensor) -> Tensor:
@@ -245,6 +247,13 @@ def negative_weights(negative: Tensor, mask: Tensor | None, log_q: Tensor | None
     if log_q is not None:
         weights = weights * torch.exp(-log_q)
     return weights if mask is None else weights.masked_fill(mask, 0.0)
+
+
+def counted(
+    positive: Tensor, negative: Tensor, owner: Tensor | None, mask: Tensor | None, log_q: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The query of each positive (P,), and the weight of each negative (Q, N)."""
+    return owners(positive, negative.size(0), owner), negative_weights(negative, mask, log_q)
 
 
 def mean_over(values: Tensor, weights: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from topshelf.losses.base import (
     Defaults,
     Loss,
     Reduction,
+    counted,
     mean_over,
-    negative_weights,
     owners,
     widened,
     zero_unless,
@@ -48,8 +48,7 @@ def ccl_loss(
         are ours, around the settings that are in use.
     Relations: linear where ``softmax_loss`` is exponential; the margin has the role of the temperature.
     """
-    owner = owners(positive, negative.size(0), owner)
-    weights = negative_weights(negative, mask, log_q)
+    owner, weights = counted(positive, negative, owner, mask, log_q)
     pushed = weight * mean_over(F.relu(widened(negative) - margin), weights)  # (Q,)
     losses = 1 - widened(positive) + pushed.index_select(0, owner)
     return zero_unless((weights > 0).any(-1)[owner], losses)

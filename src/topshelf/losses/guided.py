@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from topshelf.errors import at_least
-from topshelf.errors import positive as positive_number
-from topshelf.losses.base import (
-    Defaults,
-    Loss,
-    Reduction,
-    mean_over,
-    negative_weights,
-    owners,
-    widened,
-    zero_unless,
-)
+from topshelf.errors import at_least, positive
+from topshelf.losses.base import Defaults, Loss, Reduction, counted, mean_over, widened, zero_unless
 
 
 class Surrogate(nn.Module):
@@ -80,8 +68,8 @@ def guidedrec_loss(
         for every loss that samples; that costs O(PNh) with N = 1000.
     Relations: guidance 0 is binary cross-entropy.
     """
-    owner = owners(positive, negative.size(0), owner)
-    weights = negative_weights(negative, mask, log_q)[owner]  # (P, N)
+    owner, weights = counted(positive, negative, owner, mask, log_q)
+    weights = weights[owner]  # (P, N)
     up, down = widened(positive) / tau, F.embedding(owner, widened(negative) / tau)  # (P,), (P, N)
     losses = F.softplus(-up) + mean_over(F.softplus(down), weights)
     y_up, y_down = torch.sigmoid(up), torch.sigmoid(down)
@@ -112,11 +100,8 @@ class GuidedRec(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.tau = positive_number("tau", tau)
+        self.tau = positive("tau", tau)
         self.guidance = at_least("guidance", guidance, 0.0)
         self.surrogate = Surrogate(at_least("hidden", hidden, 1))
         self.pair_copies = 12 + 6 * hidden  # the network sees (P, N, hidden)
-        self.surrogate_rate = positive_number("surrogate_rate", surrogate_rate)
-
-    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:  # noqa: ARG002
-        return super().parameter_groups(self.surrogate_rate)
+        self.surrogate_rate = self.own_rate = positive("surrogate_rate", surrogate_rate)

@@ -7,26 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.errors import at_least, one_of
-from topshelf.losses.base import (
-    FOR_DOT_PRODUCTS,
-    Defaults,
-    Loss,
-    Reduction,
-    margins,
-    negative_weights,
-    owners,
-)
+from topshelf.losses.base import FOR_DOT_PRODUCTS, Defaults, Loss, Reduction, counted, margins
 from topshelf.losses.ranks import ranks
 
 LambdaForm = Literal["paper", "released"]
-LAMBDA_FORMS = ("paper", "released")
 SAMPLED = Defaults(score="dot", negatives="per_query")  # of the -S forms
 
 
@@ -69,10 +60,10 @@ def _weighted_pairs(
     mask: Tensor | None,
     log_q: Tensor | None,
 ) -> Tensor:
-    owner = owners(positive, negative.size(0), owner)
+    owner, of_negatives = counted(positive, negative, owner, mask, log_q)
     rank_i, rank_j = ranks(positive, negative, owner, query=query, mask=mask, n_items=n_items)
     with torch.no_grad():
-        weights = weigh(rank_i.unsqueeze(1), rank_j[owner]) * negative_weights(negative, mask, log_q)[owner]
+        weights = weigh(rank_i.unsqueeze(1), rank_j[owner]) * of_negatives[owner]
     return (weights * F.softplus(margins(positive, negative, owner))).sum(1)
 
 
@@ -182,7 +173,7 @@ class LambdaLoss(LambdaRank):
 
     def __init__(self, *, form: LambdaForm = "paper", reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
-        self.form: LambdaForm = one_of("form", form, LAMBDA_FORMS)
+        self.form: LambdaForm = one_of("form", form, get_args(LambdaForm))
 
 
 class LambdaLossAtK(LambdaLoss):

@@ -10,7 +10,7 @@ nothing about order: with every listwise loss it costs 0.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,6 @@ from topshelf.losses.base import FOR_DOT_PRODUCTS, ModuleForm, Reduction, log_su
 from topshelf.registry import SearchSpace
 
 Ties = Literal["together", "place"]
-TIES = ("together", "place")
 
 
 class ListwiseLoss(ModuleForm, nn.Module):
@@ -29,10 +28,6 @@ class ListwiseLoss(ModuleForm, nn.Module):
 
     # The paper names no search space for its ranking task; this is its optimizer's for scores without bounds.
     ranges: ClassVar[SearchSpace] = FOR_DOT_PRODUCTS
-
-    def __init__(self, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        self.reduction: Reduction = one_of("reduction", reduction, ("mean", "sum", "none"))
 
     def forward(self, scores: Tensor, relevance: Tensor, mask: Tensor | None = None) -> Tensor:
         """The loss of a batch: a number, or (Q,) with reduction "none". The mean counts queries that cost 0.
@@ -178,7 +173,7 @@ class ListMLE(ListwiseLoss):
     def __init__(self, *, tau: float = 1.0, ties: Ties = "together", reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.tau = positive("tau", tau)
-        self.ties: Ties = one_of("ties", ties, TIES)
+        self.ties: Ties = one_of("ties", ties, get_args(Ties))
 
 
 def ranknet_loss(scores: Tensor, relevance: Tensor, mask: Tensor | None = None, *, tau: float = 1.0) -> Tensor:

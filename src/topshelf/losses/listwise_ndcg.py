@@ -7,7 +7,7 @@ Equal scores are ranked with the less relevant first: the worst case, and indepe
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -15,18 +15,9 @@ from torch import Tensor
 
 from topshelf.errors import at_least, one_of, positive
 from topshelf.losses.base import FOR_DOT_PRODUCTS, Reduction, zero_unless
-from topshelf.losses.listwise import (
-    Lists,
-    ListwiseLoss,
-    differences,
-    gains_of,
-    lists_of,
-    ordered_pairs,
-    positives_of,
-)
+from topshelf.losses.listwise import Lists, ListwiseLoss, differences, gains_of, lists_of, ordered_pairs, positives_of
 
 ListwiseForm = Literal["original", "paper"]
-LISTWISE_FORMS = ("original", "paper")
 
 # Keeps a column without any mass, at extreme scores, from being divided by 0.
 _LEAST_MASS = 1e-10
@@ -169,7 +160,7 @@ class ListwiseLambdaLossAtK(ListwiseLoss):
         super().__init__(reduction)
         self.k = None if k is None else at_least("k", k, 1)
         self.tau = positive("tau", tau)
-        self.form: ListwiseForm = one_of("form", form, LISTWISE_FORMS)
+        self.form: ListwiseForm = one_of("form", form, get_args(ListwiseForm))
         self.positive_from = None if positive_from is None else positive("positive_from", positive_from)
 
 

@@ -9,14 +9,7 @@ from torch import Tensor
 
 from topshelf.errors import at_least, positive
 from topshelf.losses.base import FOR_DOT_PRODUCTS, TEMPERATURES, WEIGHT_TEMPERATURES, Reduction, zero_unless
-from topshelf.losses.listwise import (
-    Lists,
-    ListwiseLoss,
-    gains_of,
-    lists_of,
-    positives_of,
-    surprise,
-)
+from topshelf.losses.listwise import Lists, ListwiseLoss, gains_of, lists_of, positives_of, surprise
 
 # The paper names no search space for its ranking task; these are its temperatures for recommendation, and 1.
 LIST_TEMPERATURES = (*TEMPERATURES, 1.0)

@@ -5,16 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.losses.base import (
-    FOR_DOT_PRODUCTS,
-    Defaults,
-    Loss,
-    Reduction,
-    margins,
-    mean_over,
-    negative_weights,
-    owners,
-)
+from topshelf.losses.base import FOR_DOT_PRODUCTS, Defaults, Loss, Reduction, counted, margins, mean_over
 
 
 def bpr_loss(
@@ -38,9 +29,8 @@ def bpr_loss(
         sample and makes no exception for BPR: ``negatives.n = 1000`` is that reading.
     Relations: ``softmax_loss`` has the log of a sum over negatives where this has a mean.
     """
-    owner = owners(positive, negative.size(0), owner)
-    weights = negative_weights(negative, mask, log_q)[owner]
-    return mean_over(F.softplus(margins(positive, negative, owner)), weights)
+    owner, weights = counted(positive, negative, owner, mask, log_q)
+    return mean_over(F.softplus(margins(positive, negative, owner)), weights[owner])
 
 
 class BPR(Loss):

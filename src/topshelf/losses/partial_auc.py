@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from topshelf.errors import at_most, one_of
-from topshelf.errors import positive as positive_number
+from topshelf.errors import at_most, one_of, positive
 from topshelf.losses.base import (
     FOR_COSINES,
     Extras,
     Loss,
     Reduction,
     ascending,
+    counted,
     mean_over,
-    negative_weights,
-    owners,
     widened,
     zero_unless,
 )
 
 Link = Literal["half", "sigmoid", "none"]
-LINKS = ("half", "sigmoid", "none")
 
 _SETS = {
     "a": (0.0, 1.0),
@@ -90,12 +87,11 @@ def llpauc_loss(
         the margin doubled. In the code released with it γ and s_+ are minimised too, so it is no min-max.
     Relations: α = β = 1 and a large κ give the squared AUC loss of all pairs.
     """
-    owner = owners(positive, negative.size(0), owner)
+    owner, weights = counted(positive, negative, owner, mask, log_q)
     p, n = _linked(widened(positive), link), _linked(widened(negative), link)
     slope = 2 * (1 + saddle.gamma)
     gain = slope * p - (p - saddle.a).square() - saddle.s_plus  # (P,)
     cost = slope * n + (n - saddle.b).square() - saddle.s_minus  # (Q, N)
-    weights = negative_weights(negative, mask, log_q)
     of_negatives = mean_over(_smooth_hinge(cost, sharpness), weights) / beta  # (Q,)
     of_positives = -_smooth_hinge(gain, sharpness) / alpha
     levels = saddle.s_minus - saddle.s_plus - saddle.gamma.square()
@@ -137,18 +133,15 @@ class LLPAUC(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.alpha = at_most("alpha", positive_number("alpha", alpha), 1.0)
-        self.beta = at_most("beta", positive_number("beta", beta), 1.0)
-        self.link: Link = one_of("link", link, LINKS)
-        self.sharpness = positive_number("sharpness", sharpness)
-        self.saddle_rate = positive_number("saddle_rate", saddle_rate)
+        self.alpha = at_most("alpha", positive("alpha", alpha), 1.0)
+        self.beta = at_most("beta", positive("beta", beta), 1.0)
+        self.link: Link = one_of("link", link, get_args(Link))
+        self.sharpness = positive("sharpness", sharpness)
+        self.saddle_rate = self.own_rate = positive("saddle_rate", saddle_rate)
         self.a, self.b = _number(0.5), _number(0.5)
         self.gamma, self.theta_a, self.theta_b = _number(0.0), _number(0.0), _number(0.0)
         self.s_plus = _number(1 - _log_odds(self.alpha) / self.sharpness)
         self.s_minus = _number(1 - _log_odds(self.beta) / self.sharpness)
-
-    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:  # noqa: ARG002
-        return super().parameter_groups(self.saddle_rate)
 
     def saddle(self) -> Saddle:
         """The seven numbers within their sets; in training mode the parameters themselves are clamped."""

@@ -6,17 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.errors import at_least, at_most
-from topshelf.losses.base import (
-    FOR_DOT_PRODUCTS,
-    Defaults,
-    Loss,
-    Reduction,
-    mean_over,
-    negative_weights,
-    owners,
-    widened,
-    zero_unless,
-)
+from topshelf.losses.base import FOR_DOT_PRODUCTS, Defaults, Loss, Reduction, counted, mean_over, widened, zero_unless
 
 
 def bce_loss(
@@ -41,8 +31,7 @@ def bce_loss(
     Cost: O(QN + P).   Paper: He et al., Neural collaborative filtering, WWW 2017.
     Relations: ``gbce_loss`` with t = 0 is the sum over N + 1; ``bpr_loss`` compares the two instead.
     """
-    owner = owners(positive, negative.size(0), owner)
-    weights = negative_weights(negative, mask, log_q)
+    owner, weights = counted(positive, negative, owner, mask, log_q)
     costs = F.softplus(widened(negative))
     refused = mean_over(costs, weights) if balanced else (costs * weights).sum(-1)  # (Q,)
     losses = F.softplus(-widened(positive)) + refused.index_select(0, owner)
@@ -76,8 +65,7 @@ def gbce_loss(
         sampling, RecSys 2023, with t = 0.75 and N = 256.
     Relations: t = 0, or every other item as a negative, gives ``bce_loss`` with balanced=False over N + 1.
     """
-    owner = owners(positive, negative.size(0), owner)
-    weights = negative_weights(negative, mask, log_q)
+    owner, weights = counted(positive, negative, owner, mask, log_q)
     refused = (F.softplus(widened(negative)) * weights).sum(-1)  # (Q,)
     n_counted = (weights > 0).sum(-1).to(refused.dtype)  # (Q,)
     alpha = (n_counted / (n_items - 1)).clamp(max=1)

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.errors import one_of
-from topshelf.errors import positive as positive_number
-from topshelf.losses.base import (
-    FOR_COSINES,
-    Defaults,
-    Loss,
-    Reduction,
-    log_sum_exp,
-    margins,
-    owners,
-    zero_unless,
-)
+from topshelf.errors import one_of, positive
+from topshelf.losses.base import FOR_COSINES, Defaults, Loss, Reduction, log_sum_exp, margins, owners, zero_unless
 
 PairActivation = Literal["tanh", "relu", "atan", "exponential"]
-PAIR_ACTIVATIONS = ("tanh", "relu", "atan", "exponential")
 PairMethod = Literal["sum", "batch"]
-PAIR_METHODS = ("sum", "batch")
 
 # The least value of relu and atan, so that their logarithms are finite. With cosines only relu at d = -1 gets there.
 SMALLEST_ACTIVATION = 1e-6
@@ -99,7 +87,7 @@ class PSL(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.tau = positive_number("tau", tau)
-        self.activation: PairActivation = one_of("activation", activation, PAIR_ACTIVATIONS)
-        self.method: PairMethod = one_of("method", method, PAIR_METHODS)
+        self.tau = positive("tau", tau)
+        self.activation: PairActivation = one_of("activation", activation, get_args(PairActivation))
+        self.method: PairMethod = one_of("method", method, get_args(PairMethod))
         self.scope = "positive" if method == "sum" else "batch"

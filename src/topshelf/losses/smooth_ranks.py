@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.losses.base import margins, mean_over, negative_weights, owners
+from topshelf.losses.base import counted, margins, mean_over
 
 
 def smooth_rank(
@@ -28,10 +28,10 @@ def smooth_rank(
         share their positives; mask (Q, N); log_q (N,) or (Q, N), the mean is weighted by 1/q; returns (P,), at least 1.
     Cost: O(PN + P log P); no pair of positives is compared.
     """
-    owner = owners(positive, negative.size(0), owner)
+    owner, weights = counted(positive, negative, owner, mask, log_q)
     above, n_positives = positives_above(positive, owner if query is None else query[owner])
     over = (margins(positive, negative, owner) + 1).clamp(min=0)
-    rest = mean_over(over.square(), negative_weights(negative, mask, log_q)[owner])
+    rest = mean_over(over.square(), weights[owner])
     return above.to(rest.dtype) + (n_items - n_positives).clamp(min=0) * rest
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.errors import ConfigError, one_of
-from topshelf.errors import positive as positive_number
+from topshelf.errors import ConfigError, one_of, positive
 from topshelf.losses.base import (
     FOR_COSINES,
     TEMPERATURES,
@@ -23,7 +22,6 @@ from topshelf.losses.base import (
 )
 
 Bilateral = Literal["each", "query"]
-BILATERALS = ("each", "query")
 
 
 def softmax_loss(
@@ -81,7 +79,7 @@ class SoftmaxLoss(Loss):
 
     def __init__(self, *, tau: float = 0.2, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
-        self.tau = positive_number("tau", tau)
+        self.tau = positive("tau", tau)
 
 
 def bsl_loss(
@@ -143,9 +141,9 @@ class BSL(Loss):
         self, *, tau1: float = 0.2, tau2: float = 0.2, positives: Bilateral = "each", reduction: Reduction = "mean"
     ) -> None:
         super().__init__(reduction)
-        self.tau1 = positive_number("tau1", tau1)
-        self.tau2 = self.tau = positive_number("tau2", tau2)  # tau: the partition's
-        self.positives: Bilateral = one_of("positives", positives, BILATERALS)
+        self.tau1 = positive("tau1", tau1)
+        self.tau2 = self.tau = positive("tau2", tau2)  # tau: the partition's
+        self.positives: Bilateral = one_of("positives", positives, get_args(Bilateral))
         if positives == "query":
             self.needs, self.scope = (*self.needs, "whole_queries"), "query"
 

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.errors import at_least, at_most
-from topshelf.errors import positive as positive_number
+from topshelf.errors import at_least, at_most, positive
 from topshelf.losses.base import (
     FOR_COSINES,
     GAMMAS,
@@ -63,7 +62,7 @@ def sogclr_loss(
     Relations: with γ = 1 ``softmax_loss`` less log N.
     """
     log_g, rivals, _ = _partition(negative, log_partition, tau, mask, log_q, gamma, log_average)
-    return _against(log_g, rivals, widened(positive) / tau, owner)
+    return _against(log_g, rivals, positive, tau, owner)
 
 
 def sogslatk_loss(
@@ -96,8 +95,7 @@ def sogslatk_loss(
         unweighted, and its gradient cannot push a positive down.
     """
     log_g, rivals, _ = _partition(negative, log_partition, tau, mask, log_q, gamma, log_average)
-    weights = _shares(positive, threshold, owner, rivals, tau_weight)
-    return _against(log_g, rivals, weights * widened(positive) / tau, owner)
+    return _against(log_g, rivals, positive, tau, owner, near=(threshold, tau_weight))
 
 
 def _partition(
@@ -125,22 +123,28 @@ def _partition(
     return updated + ratio * (estimate - estimate.detach()), rivals, torch.where(rivals, updated, before)
 
 
-def _against(log_g: Tensor, rivals: Tensor, pull: Tensor, owner: Tensor | None) -> Tensor:
-    """log g minus the pull of each positive, (P,); 0 for positives without negatives."""
-    owner = owners(pull, log_g.numel(), owner)
-    losses = log_g.index_select(0, owner) - pull  # its backward pass adds in a fixed order
-    return zero_unless(rivals[owner], losses)
+def _against(
+    log_g: Tensor,
+    rivals: Tensor,
+    positive: Tensor,
+    tau: float,
+    owner: Tensor | None,
+    near: tuple[Tensor, float] | None = None,
+) -> Tensor:
+    """log g minus the pull of each positive, (P,), by its nearness where given; 0 for positives without negatives."""
+    owner = owners(positive, log_g.numel(), owner)
+    has_rivals, pull = rivals[owner], widened(positive)
+    if near is not None:
+        pull = _shares(pull, has_rivals, near[0][owner], near[1]) * pull
+    return zero_unless(has_rivals, log_g.index_select(0, owner) - pull / tau)  # its backward pass adds in a fixed order
 
 
 @torch.no_grad()
-def _shares(positive: Tensor, threshold: Tensor, owner: Tensor | None, rivals: Tensor, tau_weight: float) -> Tensor:
-    """w / mean(w) over the positives that have negatives, (P,)."""
-    owner = owners(positive, threshold.numel(), owner)
-    counts = rivals[owner]
+def _shares(positive: Tensor, counts: Tensor, threshold: Tensor, tau_weight: float) -> Tensor:
+    """w / mean(w) over the positives that count, (P,)."""
     # In logarithms: far below the thresholds every w is 0 in float32, their ratios are not.
-    weights = F.logsigmoid((widened(positive) - threshold[owner]) / tau_weight).masked_fill(~counts, -torch.inf)
-    shares = torch.exp(weights - log_sum_exp(weights)) * counts.sum()
-    return zero_unless(counts, shares)
+    weights = F.logsigmoid((positive - threshold) / tau_weight).masked_fill(~counts, -torch.inf)
+    return zero_unless(counts, torch.exp(weights - log_sum_exp(weights)) * counts.sum())
 
 
 class SogCLR(Loss):
@@ -157,24 +161,21 @@ class SogCLR(Loss):
 
     def __init__(self, n_queries: int, *, tau: float = 0.2, gamma: float = 0.9, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
-        self.tau = positive_number("tau", tau)
-        self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
+        self.tau = positive("tau", tau)
+        self.gamma = at_most("gamma", positive("gamma", gamma), 1.0)
         self.register_table("log_g", n_queries, fill=_UNSEEN)
 
     def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
-        log_g, rivals = self._averaged_partition(negative, extras)
-        return _against(log_g, rivals, widened(positive) / self.tau, owner)
-
-    def _averaged_partition(self, negative: Tensor | None, extras: Extras) -> tuple[Tensor, Tensor]:
-        """:func:`_partition` from the averages of the batch's queries, which are updated in training mode."""
         assert extras.query is not None
-        average = self.log_g[extras.query]
-        log_g, rivals, updated = _partition(
-            negative, extras.log_partition, self.tau, extras.mask, extras.log_q, self.gamma, average
-        )
+        average, batch = self.log_g[extras.query], (self.tau, extras.mask, extras.log_q, self.gamma)
+        log_g, rivals, updated = _partition(negative, extras.log_partition, *batch, average)
         if self.training:
             self.write("log_g", extras.query, updated)
-        return log_g, rivals
+        return _against(log_g, rivals, positive, self.tau, owner, self.near(extras))
+
+    def near(self, extras: Extras) -> tuple[Tensor, float] | None:  # noqa: ARG002  for those that override it
+        """The thresholds of the batch's queries and their temperature, where positives are weighted by them."""
+        return None
 
 
 class SogSLatK(SogCLR):
@@ -204,10 +205,8 @@ class SogSLatK(SogCLR):
     ) -> None:
         super().__init__(n_queries, tau=tau, gamma=gamma, reduction=reduction)
         self.k = at_least("k", k, 1)
-        self.tau_weight = positive_number("tau_weight", tau_weight)
+        self.tau_weight = positive("tau_weight", tau_weight)
         self.register_table("threshold", n_queries)
 
-    def each(self, positive: Tensor, negative: Tensor | None, owner: Tensor | None, extras: Extras) -> Tensor:
-        log_g, rivals = self._averaged_partition(negative, extras)
-        weights = _shares(positive, self.thresholds(extras), owner, rivals, self.tau_weight)
-        return _against(log_g, rivals, weights * widened(positive) / self.tau, owner)
+    def near(self, extras: Extras) -> tuple[Tensor, float]:
+        return self.thresholds(extras), self.tau_weight

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from topshelf.errors import at_least, at_most, one_of
-from topshelf.errors import positive as positive_number
+from topshelf.errors import at_least, at_most, one_of, positive
 from topshelf.losses.base import (
     FOR_COSINES,
     GAMMAS,
     Extras,
     Loss,
     Reduction,
-    negative_weights,
+    counted,
+    mean_over,
     owners,
     widened,
     zero_unless,
 )
 from topshelf.losses.smooth_ranks import smooth_rank
-from topshelf.losses.state import first_rows, share_at_or_below
+from topshelf.losses.tables import first_rows
 
 SongForm = Literal["paper", "original"]
-SONG_FORMS = ("paper", "original")
 Rank = Literal["sum", "mean"]
-RANKS = ("sum", "mean")
 _UNSEEN = -1.0  # a smooth rank is never negative
 
 
@@ -44,10 +42,10 @@ def _song(
     log_q: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The losses (P,), and the moving averages after this step (P,)."""
-    owner = owners(positive, negative.size(0), owner)
+    owner, weights = counted(positive, negative, owner, mask, log_q)
     rank = smooth_rank(positive, negative, owner, n_items=n_items, query=query, mask=mask, log_q=log_q)
     rank = rank if form == "sum" else rank / n_items
-    rivals = (negative_weights(negative, mask, log_q).sum(1) > 0)[owner]
+    rivals = (weights.sum(1) > 0)[owner]
     with torch.no_grad():
         before = torch.full_like(rank, _UNSEEN) if average is None else average.to(rank.dtype)
         updated = torch.where(before < 0, rank, before + gamma * (rank - before))
@@ -158,8 +156,8 @@ class SONG(Loss):
     ) -> None:
         super().__init__(reduction)
         self.n_items = at_least("n_items", n_items, 1)
-        self.rank: Rank = one_of("rank", rank, RANKS)
-        self.gamma = at_most("gamma", positive_number("gamma", gamma), 1.0)
+        self.rank: Rank = one_of("rank", rank, get_args(Rank))
+        self.gamma = at_most("gamma", positive("gamma", gamma), 1.0)
         self.register_table("g", n_positives, fill=_UNSEEN, index="pair")
 
     def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
@@ -200,8 +198,8 @@ class SONGAtK(SONG):
     ) -> None:
         super().__init__(n_items=n_items, n_positives=n_positives, gamma=gamma, rank=rank, reduction=reduction)
         self.k = at_least("k", k, 1)
-        self.eta = positive_number("eta", eta)
-        self.form: SongForm = one_of("form", form, SONG_FORMS)
+        self.eta = positive("eta", eta)
+        self.form: SongForm = one_of("form", form, get_args(SongForm))
         self.register_table("threshold", n_queries)
 
     def each(self, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras) -> Tensor:
@@ -216,8 +214,13 @@ class SONGAtK(SONG):
         self, threshold: Tensor, positive: Tensor, negative: Tensor, owner: Tensor | None, extras: Extras
     ) -> None:
         assert extras.query is not None
-        first, weights = first_rows(extras.query), negative_weights(negative, extras.mask, extras.log_q)
-        owner = owners(positive, negative.size(0), owner)
-        share = share_at_or_below(threshold, widened(positive), widened(negative), weights, owner, first, self.n_items)
+        first = first_rows(extras.query)
+        owner, weights = counted(positive, negative, owner, extras.mask, extras.log_q)
+        # The positives of all rows of a query count for it, each once; the negatives stand for all the rest.
+        row, zero = first[owner], torch.zeros_like(threshold)
+        below = (widened(positive) <= threshold[owner]).to(threshold.dtype)
+        n_positives, n_below = (zero.index_add(0, row, x)[first] for x in (torch.ones_like(below), below))
+        of_negatives = mean_over((widened(negative) <= threshold.unsqueeze(1)).to(weights.dtype), weights)
+        share = (n_below + (self.n_items - n_positives) * of_negatives) / self.n_items  # at or below the threshold
         step = self.eta * (share - max(0.0, 1 - self.k / self.n_items))
         self.write("threshold", extras.query, threshold - torch.where(weights.sum(1) > 0, step, 0.0))

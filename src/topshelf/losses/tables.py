@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from topshelf.errors import ConfigError, at_least
-from topshelf.losses.state import first_rows
 
 Index = Literal["query", "pair"]
 
@@ -36,9 +35,6 @@ class Ledger:
         self.agreed: dict[str, Tensor] = {}
         self.known: dict[str, tuple[Tensor, int | None]] = {}  # the table as it was when all its changes were noted
         self.written: dict[str, list[Tensor]] = {}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Ledger:
-        return Ledger()
 
     def __reduce__(self) -> tuple[type[Ledger], tuple[()]]:
         return Ledger, ()
@@ -168,6 +164,22 @@ def _untraced(function: Callable[..., None]) -> Callable[..., None]:
 def _disabled(function: Callable[..., None]) -> Callable[..., None]:
     untraced: Callable[..., None] = torch.compiler.disable(function)
     return untraced
+
+
+@torch.no_grad()
+def first_rows(index: Tensor) -> Tensor:
+    """For each place of ``index (n,)``, the first place with the same index, (n,).
+
+    ``table[index] = values[first_rows(index)]`` writes the same value however often an index occurs, so the order
+    of the writes does not matter. Cost: O(n log n), and no shape that depends on the values.
+    """
+    order = torch.argsort(index, stable=True)
+    ordered = index[order]
+    place = torch.arange(index.numel(), device=index.device)
+    begins = torch.ones_like(ordered, dtype=torch.bool)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    run = torch.where(begins, place, torch.zeros_like(place)).cummax(0).values if index.numel() else place
+    return torch.empty_like(place).scatter_(0, order, order[run])
 
 
 @torch.no_grad()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.errors import ConfigError, at_least, one_of
-from topshelf.errors import positive as positive_number
+from topshelf.errors import ConfigError, at_least, one_of, positive
 from topshelf.losses.base import (
     FOR_COSINES,
     TEMPERATURES,
@@ -26,11 +25,10 @@ from topshelf.losses.base import (
 )
 from topshelf.losses.checks import check_batch
 from topshelf.losses.softmax import partition_of, softmax_loss
-from topshelf.losses.state import first_rows
+from topshelf.losses.tables import first_rows
 from topshelf.thresholds import sampled_thresholds
 
 Activation = Literal["sigmoid", "exponential"]
-ACTIVATIONS = ("sigmoid", "exponential")
 
 # e^60 is 1e26: room for products and sums in float32. Only weight="exponential" can reach it.
 _MAX_EXPONENT = 60.0
@@ -85,7 +83,10 @@ def slatk_loss(
     if keep_hits:
         if given_owner is None:
             raise ConfigError("keep_hits needs all positives of each query: pass owner (P,), got none")
-        rivals = _has_rivals(negative, mask, log_q, log_partition)
+        if negative is not None:
+            rivals = negative_weights(negative, mask, log_q).sum(1) > 0
+        else:
+            rivals = partition_of(None, log_partition, tau, mask, log_q) != -torch.inf
         kept = _with_hits(weights * losses, positive, threshold, owner)
         return zero_unless(rivals[owner], kept)
     return weights * losses
@@ -106,16 +107,6 @@ def _sigmoid_distance(
     wide = [None if x is None else x.expand(negative.shape)[owner] for x in (mask, log_q)]
     total = partition_of(F.logsigmoid(above), None, 1.0, *wide)  # (P,)
     return zero_unless(total != -torch.inf, total.masked_fill(total == -torch.inf, 0.0))
-
-
-def _has_rivals(
-    negative: Tensor | None, mask: Tensor | None, log_q: Tensor | None, log_partition: Tensor | None
-) -> Tensor:
-    """Whether each query has a negative that counts, (Q,)."""
-    if log_partition is not None:
-        return log_partition != -torch.inf
-    assert negative is not None
-    return negative_weights(negative, mask, log_q).sum(1) > 0
 
 
 def _with_hits(losses: Tensor, positive: Tensor, threshold: Tensor, owner: Tensor) -> Tensor:
@@ -163,10 +154,10 @@ class SLatK(Loss):
     ) -> None:
         super().__init__(reduction)
         self.k = at_least("k", k, 1)
-        self.tau = positive_number("tau", tau)
-        self.tau_weight = positive_number("tau_weight", tau_weight)
-        self.weight: Activation = one_of("weight", weight, ACTIVATIONS)
-        self.distance: Activation = one_of("distance", distance, ACTIVATIONS)
+        self.tau = positive("tau", tau)
+        self.tau_weight = positive("tau_weight", tau_weight)
+        self.weight: Activation = one_of("weight", weight, get_args(Activation))
+        self.distance: Activation = one_of("distance", distance, get_args(Activation))
         self.detach_weight = detach_weight
         self.keep_hits = keep_hits
         self.keeps_thresholds = n_queries is not None

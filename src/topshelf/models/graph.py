@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import Function
 
-from topshelf.errors import TopshelfError
-from topshelf.models.base import Model
-from topshelf.models.tables import Score, for_score
+from topshelf.errors import TopshelfError, at_least
+from topshelf.models.tables import Init, Score, TableModel, for_score
 from topshelf.queries import Batch, Context, Encoded, QuerySet
 from topshelf.ragged import Ragged, ragged_from_pairs
 
@@ -46,7 +45,7 @@ class Graph:
     """
 
     def __init__(
-        self, positives: Ragged, n_items: int, *, like: Tensor, to_target: float = 0.5, to_source: float = 0.5
+        self, positives: Ragged, n_items: int, to_target: float = 0.5, to_source: float = 0.5, *, like: Tensor
     ) -> None:
         owners = transpose(positives, n_items)
         degrees = [lists.counts.clamp(min=1).double() for lists in (positives, owners)]
@@ -60,24 +59,25 @@ class Graph:
         return self.to_queries @ items, self.to_items @ queries
 
 
-class GraphModel(Model):
+class GraphModel(TableModel):
     """Base of the models with vectors propagated over the graph; a subclass has :meth:`propagated`."""
 
-    score: Score
-    query_vectors: nn.Parameter
-    item_vectors: nn.Parameter
     exponents: tuple[float, float] = (0.5, 0.5)  # of the degrees of target and source
     _graph: Graph | None = None
+    _least_layers: int = 1
+
+    def __init__(
+        self, n_queries: int, n_items: int, dim: int, n_layers: int, score: Score, init: Init = "xavier"
+    ) -> None:
+        super().__init__(n_queries, n_items, dim, score, init)
+        self.n_layers = at_least("n_layers", n_layers, self._least_layers)
 
     def propagated(self) -> Tables:
         """The vectors of all queries and all items, before they are normalised for the score."""
         raise NotImplementedError
 
     def attach(self, context: Context) -> None:
-        to_target, to_source = self.exponents
-        self._graph = Graph(
-            context.histories, self.n_items, like=self.query_vectors, to_target=to_target, to_source=to_source
-        )
+        self._graph = Graph(context.histories, self.n_items, *self.exponents, like=self.query_vectors)
 
     @property
     def graph(self) -> Graph:
@@ -98,16 +98,14 @@ class GraphModel(Model):
 
     def encode(self, queries: QuerySet) -> Tables:
         """One propagation for both."""
-        table, items = self.propagated()
-        return for_score(self.score, queries.take(table)), for_score(self.score, items)
+        return self.scored(queries, self.propagated())
+
+    def scored(self, queries: QuerySet, tables: Tables) -> Tables:
+        """The vectors of the queries and of all items, from the propagated tables."""
+        return for_score(self.score, queries.take(tables[0])), for_score(self.score, tables[1])
 
     def encode_batch(self, batch: Batch) -> Encoded:
-        return self.scored(batch, self.propagated())
-
-    def scored(self, batch: Batch, tables: Tables, auxiliary: Tensor | None = None) -> Encoded:
-        """The vectors of a step from the propagated tables."""
-        queries, items = (for_score(self.score, table) for table in (batch.queries.take(tables[0]), tables[1]))
-        return Encoded(queries, items, auxiliary)
+        return Encoded(*self.encode(batch.queries))
 
 
 def mean_tables(layers: list[Tables]) -> Tables:

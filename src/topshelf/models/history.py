@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.errors import at_least, at_most
+from topshelf.errors import at_least, at_most, one_of
 from topshelf.models.base import Model
 from topshelf.models.graph import SparseMatrix
-from topshelf.models.tables import Init, Score, checked_score, for_score, new_tables
+from topshelf.models.tables import Init, Score, for_score, new_tables
 from topshelf.queries import Batch, Context, Encoded, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.registry import SearchSpace
@@ -51,7 +50,7 @@ class History(Model):
         init: Init = "xavier",
     ) -> None:
         super().__init__(n_queries, n_items)
-        self.score = checked_score(score)
+        self.score = one_of("score", score, ("cosine", "dot"))
         self.drop = at_most("drop", at_least("drop", drop, 0.0), 0.9)
         self.history_vectors, self.item_vectors = new_tables(n_items, n_items, dim, init)
 
@@ -79,5 +78,4 @@ def thinned_at_random(lists: Ragged, share: float) -> Ragged:
     if share == 0:
         return lists
     is_kept = torch.rand(lists.indices.numel()).to(lists.indices.device) >= share
-    before = F.pad(is_kept.cumsum(0), (1, 0))  # how many are kept of the first n
-    return Ragged(before[lists.indptr], lists.indices[is_kept])
+    return lists.where(is_kept)

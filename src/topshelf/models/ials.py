@@ -118,12 +118,6 @@ class IALS(Model):
         given = {f"model.{name}_ratio" for name in ("alpha", "l2") if settings.get(name) is not None}
         return {name: values for name, values in cls.ranges.items() if name not in given}
 
-    def _in_use(self) -> tuple[float, float]:
-        """The alpha and the l2 of the fit: those given, else those derived."""
-        derived = self.derived()
-        alpha = derived["alpha"] if self.alpha is None else self.alpha
-        return alpha, derived["l2"] if self.l2 is None else self.l2
-
     def _derive(self, of_queries: Tensor, of_items: Tensor) -> None:
         """Derive what is not given from the lengths of all lists, as in the docstring."""
         if self.alpha is not None and self.l2 is not None:
@@ -142,7 +136,8 @@ class IALS(Model):
 
         In the eigenbasis of the others' Gram matrix, all rows share a diagonal except for their penalties.
         """
-        alpha, l2 = self._in_use()
+        in_use: dict[str, Any] = {"alpha": self.alpha, "l2": self.l2} | self.derived()
+        alpha, l2 = in_use["alpha"], in_use["l2"]
         others = others.double()
         spectrum, basis = torch.linalg.eigh(alpha * (others.T @ others))
         penalty = l2 * (lists.counts + alpha * others.size(0)).double() ** self.scaling

@@ -80,11 +80,9 @@ class SparseItemItem(ItemItem):
             if (stored := state.get(prefix + name)) is not None:
                 setattr(self, name, getattr(self, name).new_empty(stored.shape))
         super()._load_from_state_dict(state, prefix, *more)
-        if all(prefix + name in state for name in ("indptr", "indices", "values")):  # torch reports missing names
-            self._check_weights()
-
-    def _check_weights(self) -> None:
-        """Weights come from a file, and later code trusts their indices."""
+        if not all(prefix + name in state for name in ("indptr", "indices", "values")):
+            return  # torch reports missing names
+        # Weights come from a file, and later code trusts their indices.
         lists = Ragged(self.indptr, self.indices.long()).check(self.n_items, "the weights", n_lists=self.n_items)
         keys = lists.owner() * self.n_items + lists.indices
         if keys.unique().numel() != keys.numel():

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from topshelf.errors import at_least, at_most
 from topshelf.models.graph import GraphModel, Tables, mean_tables
-from topshelf.models.tables import Init, Score, checked_score, new_tables
+from topshelf.models.tables import Init, Score
 from topshelf.models.unit import unit_rows
 from topshelf.registry import SearchSpace
 
@@ -24,6 +24,8 @@ class LightGCN(GraphModel):
     Relations: without layers it is :class:`MF`.
     """
 
+    _least_layers = 0
+
     def __init__(
         self,
         n_queries: int,
@@ -34,9 +36,7 @@ class LightGCN(GraphModel):
         score: Score = "cosine",
         init: Init = "xavier",
     ) -> None:
-        super().__init__(n_queries, n_items)
-        self.n_layers, self.score = at_least("n_layers", n_layers, 0), checked_score(score)
-        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
+        super().__init__(n_queries, n_items, dim, n_layers, score, init)
 
     def propagated(self) -> Tables:
         layers = [self.own]
@@ -79,18 +79,14 @@ class LightGCNPlusPlus(GraphModel):
         score: Score = "cosine",
         init: Init = "xavier",
     ) -> None:
-        super().__init__(n_queries, n_items)
-        self.n_layers, self.score = at_least("n_layers", n_layers, 1), checked_score(score)
-        self.alpha, self.beta = alpha, beta
+        super().__init__(n_queries, n_items, dim, n_layers, score, init)
         self.exponents = (alpha, beta)
         self.gamma = at_most("gamma", at_least("gamma", gamma, 0.0), 1.0)
-        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
 
     def propagated(self) -> Tables:
-        layers, last = [], self.own
+        layers = [self.own]
         for _ in range(self.n_layers):
-            last = self.graph.spread(*(unit_rows(table) for table in last))
-            layers.append(last)
-        own_part, mean = self.gamma, mean_tables(layers)
-        queries, items = (own_part * a + (1 - own_part) * b for a, b in zip(self.own, mean, strict=True))
+            layers.append(self.graph.spread(*(unit_rows(table) for table in layers[-1])))
+        own, mean = self.own, mean_tables(layers[1:])
+        queries, items = (self.gamma * a + (1 - self.gamma) * b for a, b in zip(own, mean, strict=True))
         return queries, items

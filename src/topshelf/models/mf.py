@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from topshelf.models.base import Model
-from topshelf.models.tables import Init, Score, checked_score, for_score, new_tables
+from topshelf.models.tables import Init, Score, TableModel, for_score
 from topshelf.queries import QuerySet
 
 
-class MF(Model):
+class MF(TableModel):
     r"""Matrix factorisation with cosine or dot scores.
 
     .. math:: s_{ui} = \frac{q_u^\top v_i}{\lVert q_u \rVert \, \lVert v_i \rVert} \quad \text{or} \quad q_u^\top v_i
@@ -26,12 +25,7 @@ class MF(Model):
     def __init__(
         self, n_queries: int, n_items: int, *, dim: int = 64, score: Score = "cosine", init: Init = "xavier"
     ) -> None:
-        super().__init__(n_queries, n_items)
-        self.score = checked_score(score)
-        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
+        super().__init__(n_queries, n_items, dim, score, init)
 
     def encode_queries(self, queries: QuerySet) -> Tensor:
         return for_score(self.score, queries.take(self.query_vectors, sparse=self.sparse_rows))
-
-    def encode_items(self) -> Tensor:
-        return for_score(self.score, self.item_vectors)

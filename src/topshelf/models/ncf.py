@@ -7,12 +7,11 @@ import itertools
 from torch import Tensor, nn
 
 from topshelf.errors import at_least
-from topshelf.models.base import Model
-from topshelf.models.tables import Init, Score, checked_score, for_score, new_tables
+from topshelf.models.tables import Init, Score, TableModel, for_score
 from topshelf.queries import QuerySet
 
 
-class NCF(Model):
+class NCF(TableModel):
     r"""Vectors and a network for users, vectors and a network for items; their sums are scored as in MF.
 
     .. math:: q_u = e_u + f(e_u), \quad v_i = e_i + g(e_i); \qquad f, g:\ \mathbb{R}^d \to \mathrm{hidden} \to
@@ -38,9 +37,7 @@ class NCF(Model):
         score: Score = "cosine",
         init: Init = "xavier",
     ) -> None:
-        super().__init__(n_queries, n_items)
-        self.score = checked_score(score)
-        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
+        super().__init__(n_queries, n_items, dim, score, init)
         widths = [dim, *(at_least("hidden", width, 1) for width in hidden), dim]
         self.query_network, self.item_network = _network(widths), _network(widths)
 

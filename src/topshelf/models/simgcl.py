@@ -10,8 +10,8 @@ from torch import Tensor
 
 from topshelf.catalogue import log_partition
 from topshelf.errors import at_least, at_most, one_of, positive
-from topshelf.models.graph import Graph, GraphModel, Tables, mean_tables
-from topshelf.models.tables import Score, checked_score, new_tables
+from topshelf.models.graph import GraphModel, Tables, mean_tables
+from topshelf.models.tables import Score
 from topshelf.models.unit import unit_rows
 from topshelf.queries import Batch, Encoded
 from topshelf.registry import SearchSpace
@@ -19,10 +19,33 @@ from topshelf.registry import SearchSpace
 Variant = Literal["reference", "slatk"]
 View = Literal["mean", "final"]
 
-_RANGES: SearchSpace = {"model.weight": (0.05, 0.1, 0.2)}  # the SL@K paper's, which does not say what it chose
+
+class ContrastModel(GraphModel):
+    """Base of the two: vectors without layer 0 in the mean, layers with noise, and a contrast."""
+
+    ranges: ClassVar[SearchSpace] = {"model.weight": (0.05, 0.1, 0.2)}  # the SL@K paper's; it does not say its choice
+
+    def __init__(
+        self, n_queries: int, n_items: int, dim: int, n_layers: int, noise: float, contrast: Contrast, score: Score
+    ) -> None:
+        super().__init__(n_queries, n_items, dim, n_layers, score)
+        self.noise, self.contrast = at_least("noise", noise, 0.0), contrast
+
+    def propagated(self) -> Tables:
+        return mean_tables(self.layers()[1:])
+
+    def layers(self, noise: float = 0.0) -> list[Tables]:
+        """The layers 0 to n_layers; the noise of a layer is propagated to the next."""
+        layers = [self.own]
+        for _ in range(self.n_layers):
+            queries, items = self.graph.spread(*layers[-1])
+            if noise:
+                queries, items = (perturbed(table, noise, self.contrast.variant) for table in (queries, items))
+            layers.append((queries, items))
+        return layers
 
 
-class XSimGCL(GraphModel):
+class XSimGCL(ContrastModel):
     r"""LightGCN without its own vectors in the mean, noise at every layer, and a contrast between two layers.
 
     .. math:: e^{(l+1)} = A e^{(l)} + \epsilon^{(l)}, \quad e = \frac{1}{L} \sum_{l=1}^L e^{(l)}, \qquad
@@ -48,8 +71,6 @@ class XSimGCL(GraphModel):
     Relations: with neither ``noise`` nor ``weight``, :class:`LightGCN` without the vectors themselves in its mean.
     """
 
-    ranges: ClassVar[SearchSpace] = _RANGES
-
     def __init__(
         self,
         n_queries: int,
@@ -66,27 +87,21 @@ class XSimGCL(GraphModel):
         contrasted: View = "mean",
         score: Score = "cosine",
     ) -> None:
-        super().__init__(n_queries, n_items)
-        self.n_layers, self.noise = at_least("n_layers", n_layers, 1), at_least("noise", noise, 0.0)
+        contrast = Contrast(temperature, weight, n_contrast, variant)
+        super().__init__(n_queries, n_items, dim, n_layers, noise, contrast, score)
         self.contrasted: View = one_of("contrasted", contrasted, ("mean", "final"))
-        at_most("contrast_layer", at_least("contrast_layer", contrast_layer, 0), n_layers, "n_layers")
-        self.contrast_layer = contrast_layer
-        self.contrast = Contrast(temperature, weight, n_contrast, variant)
-        self.score = checked_score(score)
-        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim)
-
-    def propagated(self) -> Tables:
-        return mean_tables(_layers(self.graph, self.own, self.n_layers)[1:])
+        at_least("contrast_layer", contrast_layer, 0)
+        self.contrast_layer = at_most("contrast_layer", contrast_layer, n_layers, "n_layers")
 
     def encode_batch(self, batch: Batch) -> Encoded:
-        layers = _layers(self.graph, self.own, self.n_layers, noise=self.noise, variant=self.contrast.variant)
+        layers = self.layers(self.noise)
         mean = mean_tables(layers[1:])
         view = mean if self.contrasted == "mean" else layers[-1]
         auxiliary = self.contrast(view, layers[self.contrast_layer], batch.query[batch.owner], batch.item)
-        return self.scored(batch, mean, auxiliary)
+        return Encoded(*self.scored(batch.queries, mean), auxiliary)
 
 
-class SimGCL(GraphModel):
+class SimGCL(ContrastModel):
     r"""XSimGCL's predecessor: vectors without noise for the loss, and a contrast between two more passes with noise.
 
     .. math:: e = \frac{1}{L} \sum_{l=1}^L A^l e^{(0)}, \qquad \lambda \sum_{V} \frac{1}{|V|} \sum_{v \in V} -\log
@@ -99,8 +114,6 @@ class SimGCL(GraphModel):
         2022.
     Relations: :class:`XSimGCL` scores and contrasts in one noisy pass.
     """
-
-    ranges: ClassVar[SearchSpace] = _RANGES
 
     def __init__(
         self,
@@ -116,24 +129,14 @@ class SimGCL(GraphModel):
         variant: Variant = "reference",
         score: Score = "cosine",
     ) -> None:
-        super().__init__(n_queries, n_items)
-        self.n_layers, self.noise = at_least("n_layers", n_layers, 1), at_least("noise", noise, 0.0)
-        self.contrast = Contrast(temperature, weight, n_contrast, variant)
-        self.score = checked_score(score)
-        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim)
-
-    def propagated(self) -> Tables:
-        return mean_tables(_layers(self.graph, self.own, self.n_layers)[1:])
+        contrast = Contrast(temperature, weight, n_contrast, variant)
+        super().__init__(n_queries, n_items, dim, n_layers, noise, contrast, score)
 
     def encode_batch(self, batch: Batch) -> Encoded:
-        first, second = (
-            mean_tables(
-                _layers(self.graph, self.own, self.n_layers, noise=self.noise, variant=self.contrast.variant)[1:]
-            )
-            for _ in range(2)
-        )
-        tables = self.propagated()
-        return self.scored(batch, tables, self.contrast(first, second, batch.query[batch.owner], batch.item))
+        first, second = (mean_tables(self.layers(self.noise)[1:]) for _ in range(2))
+        tables = self.propagated()  # before the contrast: the order decides in which order gradients are added
+        auxiliary = self.contrast(first, second, batch.query[batch.owner], batch.item)
+        return Encoded(*self.scored(batch.queries, tables), auxiliary)
 
 
 class Contrast:
@@ -174,16 +177,3 @@ def perturbed(table: Tensor, noise: float, variant: Variant) -> Tensor:
     """Each row plus a random vector of length ``noise``; "reference": one in the orthant of the row."""
     drawn = torch.rand_like(table) if variant == "reference" else torch.randn_like(table)
     return table + table.detach().sign() * unit_rows(drawn.detach()) * noise
-
-
-def _layers(
-    graph: Graph, own: Tables, n_layers: int, *, noise: float = 0.0, variant: Variant = "reference"
-) -> list[Tables]:
-    """The layers 0 to n_layers; the noise of a layer is propagated to the next."""
-    layers = [own]
-    for _ in range(n_layers):
-        queries, items = graph.spread(*layers[-1])
-        if noise:
-            queries, items = perturbed(queries, noise, variant), perturbed(items, noise, variant)
-        layers.append((queries, items))
-    return layers

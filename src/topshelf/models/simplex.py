@@ -7,14 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from topshelf.errors import at_least, at_most
-from topshelf.models.base import Model
 from topshelf.models.graph import SparseMatrix
-from topshelf.models.tables import Init, Score, checked_score, for_score, new_tables
+from topshelf.models.tables import Init, Score, TableModel, for_score
 from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
 
 
-class SimpleX(Model):
+class SimpleX(TableModel):
     r"""A user's own vector mixed with the mean of the vectors of its items.
 
     .. math:: q_u = g e_u + (1 - g) W \frac{1}{|H_u|} \sum_{i \in H_u} e_i
@@ -38,11 +37,9 @@ class SimpleX(Model):
         score: Score = "cosine",
         init: Init = "xavier",
     ) -> None:
-        super().__init__(n_queries, n_items)
-        self.score = checked_score(score)
+        super().__init__(n_queries, n_items, dim, score, init)
         self.gate = at_most("gate", at_least("gate", gate, 0.0), 1.0)
         self.n_history = at_least("n_history", n_history, 1)
-        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
         self.to_query = nn.Linear(dim, dim, bias=False)
 
     def attach(self, context: Context) -> None:
@@ -54,9 +51,6 @@ class SimpleX(Model):
         share = 1 / histories.counts.clamp(min=1).to(own.dtype)
         mean = SparseMatrix(histories, share, torch.ones_like(self.item_vectors[:, 0])) @ self.item_vectors
         return for_score(self.score, self.gate * own + (1 - self.gate) * self.to_query(mean))
-
-    def encode_items(self) -> Tensor:
-        return for_score(self.score, self.item_vectors)
 
 
 def thinned(lists: Ragged, most: int) -> Ragged:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from topshelf.errors import ConfigError, at_least, one_of
+from topshelf.models.base import Model
 from topshelf.models.unit import unit_rows
 
 Score = Literal["cosine", "dot"]
@@ -36,10 +37,18 @@ def empty_tables(n_queries: int, n_items: int, dim: int) -> tuple[Tensor, Tensor
         ) from None
 
 
-def checked_score(score: Score) -> Score:
-    return one_of("score", score, ("cosine", "dot"))
-
-
 def for_score(score: Score, table: Tensor) -> Tensor:
     """Vectors with the scores as dot products: unchanged, or of length one for the cosine."""
     return table if score == "dot" else unit_rows(table)
+
+
+class TableModel(Model):
+    """Base of the models that learn a vector per query and one per item."""
+
+    def __init__(self, n_queries: int, n_items: int, dim: int, score: Score, init: Init = "xavier") -> None:
+        super().__init__(n_queries, n_items)
+        self.score: Score = one_of("score", score, ("cosine", "dot"))
+        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
+
+    def encode_items(self) -> Tensor:
+        return for_score(self.score, self.item_vectors)

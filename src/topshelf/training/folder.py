@@ -112,7 +112,7 @@ class RunFolder:
         if self.config.exists() or self.identity_file.exists():
             raise ConfigError(
                 f"{self.path} already holds a run; continue it (topshelf train --resume {self.path}), "
-                "or choose another --out"
+                "choose another --out, or delete the folder"
             )
         if (self.path / "study.json").exists():  # what topshelf tune keeps
             raise ConfigError(f"{self.path} holds a study; choose another --out, such as {self.path / 'best'}")

@@ -98,6 +98,7 @@ class CatalogueObjective:
         model.attach(context)
         negatives.attach(context)
         self.hooks: list[Hook] = []
+        self._is_checked = False  # whether the vectors of a first step had the right shapes
         self.batches: EpochBatches
         scaled = _effective_n(effective_n, loss, negatives, model.n_items)
         self.head = choose_head(loss, negatives, scaled, workspace or Workspace(), half=half)
@@ -109,6 +110,9 @@ class CatalogueObjective:
 
     def backward(self, batch: Batch, generator: torch.Generator) -> StepResult:
         encoded = self.model.encode_batch(batch)
+        if not self._is_checked:
+            _check_encoded(self.model, encoded, batch)
+            self._is_checked = True
         return StepResult(self.head.backward(batch, encoded, generator), encoded.detach())
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Encoded]:
@@ -116,6 +120,18 @@ class CatalogueObjective:
         encoded = self.model.encode_batch(batch)
         value = self.head.value(batch, encoded, generator)
         return value if encoded.auxiliary is None else value + encoded.auxiliary, encoded.detach()
+
+
+def _check_encoded(model: Model, encoded: Encoded, batch: Batch) -> None:
+    """Refuse vectors whose shapes do not fit together: the model may be a class of the user's own."""
+    queries, items = encoded.queries, encoded.items
+    wanted = (batch.query.numel(), model.n_items)
+    shapes = [tuple(one.shape) for one in (queries, items)]
+    if any(len(shape) != 2 for shape in shapes) or (len(queries), len(items)) != wanted or shapes[0][1] != shapes[1][1]:
+        raise ConfigError(
+            f"{type(model).__name__} must encode {wanted[0]} queries and {wanted[1]} items as vectors of one length, "
+            f"(Q, d) and (I, d), got {shapes[0]} and {shapes[1]}"
+        )
 
 
 def _effective_n(given: int | None, loss: Loss, negatives: Negatives, n_items: int) -> int | None:
