@@ -27,13 +27,28 @@ def run(fitted: Fitted, out: Path) -> None:
     """The outcome of a training run."""
     from topshelf.config import allow_options
 
-    split, config = fitted.dataset.split, fitted.config
+    config = fitted.config
     what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
     title = f"{what} on {fitted.dataset.name}"
     if (metrics := fitted.test_json()) is not None:
         evaluation(metrics, title)
     else:
         _without_test(fitted, title)
+    lines = _about_split(fitted) if config.task == "interactions" else fitted.task.about()
+    if not fitted.model.is_closed_form:
+        lines.append(f"best epoch {fitted.best_epoch}, trained in {fitted.seconds:.1f} s")
+    if config.train.refit == "all" and fitted.is_finished:
+        lines.append(
+            "these metrics are of the model before it was refitted on everything; the saved model was trained on all "
+            f"{fitted.task.n_learned(fitted.through):,} {fitted.task.learned}"
+        )
+    lines.append(f"kept in {out}; {fitted.task.next_command.format(out=out)}{allow_options(config)}")
+    for line in lines:
+        say(line)
+
+
+def _about_split(fitted: Fitted) -> list[str]:
+    split = fitted.dataset.split
     parts = ", ".join(f"{len(getattr(split, part)):,} {part}" for part in ("train", "valid", "test"))
     lines = [f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}: {parts}"]
     if split.kind == "ratio":
@@ -41,29 +56,18 @@ def run(fitted: Fitted, out: Path) -> None:
             "the split is random, so the model may have seen a user's later choices; with timestamps, split by time"
         )
     lines += [f"{NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
-    histories = split.seen(fitted.through)
-    if n_new := int((histories.counts == 0).sum()):
+    if n_new := int((split.seen(fitted.through).counts == 0).sum()):
         lines.append(f"users without training interactions, who get the most popular items: {n_new:,}")
-    if not fitted.model.is_closed_form:
-        lines.append(f"best epoch {fitted.best_epoch}, trained in {fitted.seconds:.1f} s")
-    if config.train.refit == "all" and fitted.is_finished:
-        lines.append(
-            "these metrics are of the model before it was refitted on everything; the saved model was trained on all "
-            f"{histories.indices.numel():,} interactions"
-        )
-    lines.append(f"kept in {out}; recommend: topshelf recommend {out} --user ID{allow_options(config)}")
-    for line in lines:
-        say(line)
+    return lines
 
 
 def _without_test(fitted: Fitted, title: str) -> None:
     score = fitted.valid_score
     if score is None:  # a closed-form model that was not refitted
-        score = fitted.evaluate(part="valid").mean()[f"ndcg@{fitted.config.k}"]
-    say(
-        f"{title}: no test part (data.test_fraction = 0); validation ndcg@{fitted.config.k} {score:.4f} (users with "
-        "nothing to find are left out)"
-    )
+        score = fitted.evaluate(part="valid").mean()[fitted.task.metric(fitted.config)]
+    left_out = " (users with nothing to find are left out)" if fitted.config.task == "interactions" else ""
+    metric = fitted.task.metric(fitted.config)
+    say(f"{title}: no test part (data.test_fraction = 0); validation {metric} {score:.4f}{left_out}")
 
 
 def evaluation(result: dict[str, Any], title: str) -> None:
@@ -71,7 +75,8 @@ def evaluation(result: dict[str, Any], title: str) -> None:
     from topshelf.evaluation import conditions
 
     means, intervals, extras, cutoffs = (result[key] for key in ("mean", "interval", "extras", "cutoffs"))
-    caption = f"{title}\n{conditions(result)}\n{result['n_evaluated']:,} users, 95% intervals by bootstrap"
+    unit = result.get("unit", "user")
+    caption = f"{title}\n{conditions(result)}\n{result['n_evaluated']:,} {unit}s, 95% intervals by bootstrap"
     table = Table(title=cell(caption), title_justify="left")
     table.add_column("metric", no_wrap=True)
     for k in cutoffs:
@@ -85,8 +90,9 @@ def evaluation(result: dict[str, Any], title: str) -> None:
         table.add_row(name, *(f"{extras[f'{name}@{k}']:.4f}" for k in cutoffs))
     shown = console()
     shown.print(table)
-    if means.get("auc") is not None:
-        shown.print(f"auc {means['auc']:.4f}", highlight=False)
+    for name in [name for name in means if "@" not in name and means[name] is not None]:
+        low, high = intervals[name]
+        shown.print(f"{name} {means[name]:.4f} ({low:.4f} to {high:.4f})", highlight=False)
     if result["n_skipped"]:
         shown.print(f"{result['n_skipped']:,} users with nothing to find left out", style="dim", highlight=False)
 
@@ -178,6 +184,12 @@ def recommendations(table: pl.DataFrame, out: Path | None) -> None:
     else:
         files.write(out, table.write_csv if out.suffix == ".csv" else table.write_parquet)
         say(f"{table.height:,} rows written to {out}")
+
+
+def check_table(out: Path | None) -> None:
+    """Refuse a name of a file that is not to be a table."""
+    if out is not None and out.suffix not in (".csv", ".parquet"):
+        raise ConfigError(f"--out must end in .csv or .parquet, got {out}")
 
 
 def ids(option: str, known: IdMap, texts: Sequence[str]) -> list[Any]:

@@ -26,6 +26,8 @@ class Task:
     """
 
     name: ClassVar[str]
+    learned: ClassVar[str] = "interactions"  # what a model learns from, for messages
+    next_command: ClassVar[str] = "recommend: topshelf recommend {out} --user ID"  # what to do with a run
     device: str
 
     @classmethod
@@ -105,6 +107,14 @@ class Task:
         if (n_items := self.n_items) is not None:
             for setting, k in (("k", config.k), ("loss.k", config.loss.settings.get("k", 1))):
                 at_most(setting, k, n_items, f"{name} has {n_items} items")
+
+    def about(self) -> list[str]:
+        """Lines on the data, shown after training."""
+        return []
+
+    def n_learned(self, through: Through) -> int:
+        """How many of what a model learns from there are."""
+        raise NotImplementedError
 
     def cutoffs(self, config: BaseConfig) -> tuple[int, ...]:
         """The config's cut-offs, without those larger than the catalogue."""

@@ -62,6 +62,9 @@ class InteractionsTask(Task):
     def sizes(self) -> tuple[int, ...]:
         return self.split.n_users, self.split.n_items
 
+    def n_learned(self, through: Through) -> int:
+        return self.split.seen(through).indices.numel()
+
     def has(self, part: Part) -> bool:
         return self.split.lists(part).indices.numel() > 0
 
