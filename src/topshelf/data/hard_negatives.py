@@ -127,7 +127,8 @@ def _scored(
         if features is not None:
             tables.append(cosine(features, rows))
         for offset in range(len(rows)):
-            yield start + offset, [table[offset] for table in tables]
+            # float32, so that ties do not depend on how sums were rounded
+            yield start + offset, [table[offset].astype(np.float32) for table in tables]
 
 
 def _best(scores: list[np.ndarray], is_known: np.ndarray, n: int, random: np.random.Generator) -> np.ndarray:
