@@ -146,8 +146,8 @@ def test_a_zip_is_read_as_its_folder_is(tmp_path):
 @pytest.mark.parametrize(
     ("name", "n_nodes", "n_edges", "n_features"), [("cora", 2708, 5278, 1433), ("citeseer", 3327, 4552, 3703)]
 )
-def test_the_published_graphs_have_the_published_counts(name, n_nodes, n_edges, n_features):
-    path = Path(os.environ.get("TOPSHELF_DATA", "nowhere")) / "links" / "planetoid.zip"
+def test_the_published_graphs_have_the_published_counts(paper_data, name, n_nodes, n_edges, n_features):
+    path = paper_data.parent / "links" / "planetoid.zip"
     if not path.is_file():
         pytest.skip("TOPSHELF_DATA has no links/planetoid.zip")
     edges, features = read_planetoid(path, name)
