@@ -8,8 +8,9 @@ import torch
 
 from topshelf.losses import Loss, SoftmaxLoss
 from topshelf.losses.base import margins, owners
-from topshelf.models import MF
+from topshelf.models import MF, History
 from topshelf.negatives import Draw, Layout, Negatives, columns_of
+from topshelf.queries import QuerySet
 from topshelf.ragged import ragged_from_pairs
 from topshelf.thresholds import exact_thresholds
 from topshelf.training.thresholding import Estimator, Exact
@@ -122,6 +123,19 @@ class ForgetsSomething(MF):
         if self.training and torch.is_grad_enabled():
             self.scale = getattr(self, "scale", 0) + 1
         return vectors * (1 + getattr(self, "scale", 0))
+
+
+class IgnoresOrder(History):
+    """Takes sequences and reads them as sets."""
+
+    takes = frozenset({"rows", "sequence"})
+
+    def encode_queries(self, queries):
+        if queries.sequence is None:
+            return super().encode_queries(queries)
+        lists = queries.sequence
+        pairs = torch.unique(torch.stack([lists.owner(), lists.indices]), dim=1)
+        return super().encode_queries(QuerySet(history=ragged_from_pairs(*pairs, len(lists))))
 
 
 # Negatives

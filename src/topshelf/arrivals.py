@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.data import IdMap, Interactions
+from topshelf.data.events import bounds
 from topshelf.data.ids import UNKNOWN
 from topshelf.errors import DataError, TopshelfWarning
 from topshelf.ragged import Ragged
@@ -28,16 +30,20 @@ class Arrivals:
     rows: Tensor  # (R,), their rows in the data, or UNKNOWN
     lists: Ragged  # R lists of items: their histories
     seen: Ragged  # R lists of items that are never recommended to them: the same, and what they rated too low
+    sequences: Ragged | None  # R lists of what they did, in order and with repeats; None if the order is unknown
 
     @property
     def is_known(self) -> Tensor:
         return self.rows != UNKNOWN
 
 
-def arrive(histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdMap) -> Arrivals:
+def arrive(
+    histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdMap, events: Ragged | None = None
+) -> Arrivals:
     """The users of ``histories`` over the data's ``users`` and ``items``.
 
-    ``taken`` has the items of each user in the data, ``seen`` also those rated too low to count as positives.
+    ``taken`` has the items of each user in the data, ``seen`` also those rated too low to count as positives, and
+    ``events`` what each user did, in order. New items follow in the order of ``histories``.
 
     ``histories`` maps user ids to item ids; a known user keeps the items in the data. In a sequence of lists, all users
     are new and their positions are their names. Unknown items are skipped, and a :class:`TopshelfWarning` counts and
@@ -65,7 +71,25 @@ def arrive(histories: Any, taken: Ragged, seen: Ragged, users: IdMap, items: IdM
         ).ragged()
 
     lists = joined(taken)
-    return Arrivals(ids, rows, lists, lists if seen is taken else joined(seen))
+    given = Ragged(
+        torch.from_numpy(bounds(np.bincount(owner[is_item], minlength=len(named)))), torch.from_numpy(index[is_item])
+    )
+    return Arrivals(ids, rows, lists, lists if seen is taken else joined(seen), _followed(rows, events, given))
+
+
+def _followed(rows: Tensor, events: Ragged | None, given: Ragged) -> Ragged | None:
+    """What known users did, then what is given; None if a user is known and ``events`` are not."""
+    is_known = rows != UNKNOWN
+    if not bool(is_known.any()):
+        return given
+    if events is None:
+        return None
+    old = events.select(rows[is_known])
+    owner = torch.cat([is_known.nonzero().squeeze(1)[old.owner()], given.owner()])
+    order = torch.argsort(owner, stable=True)
+    counts = given.counts
+    counts[is_known] += old.counts
+    return Ragged(F.pad(counts.cumsum(0), (1, 0)), torch.cat([old.indices, given.indices])[order])
 
 
 def _say_similar(new: list[Any], users: IdMap) -> None:

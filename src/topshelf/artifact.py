@@ -18,11 +18,11 @@ from torch import Tensor
 
 from topshelf import registry
 from topshelf.config import RunConfig, class_names, of_task
-from topshelf.data import IdMap
+from topshelf.data import IdMap, Split, through_refit
 from topshelf.data.ids import UNKNOWN
 from topshelf.errors import CheckpointError, DataError, at_least, whole
 from topshelf.models import Model
-from topshelf.queries import Context, QuerySet
+from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import Queries, top_k
 from topshelf.training import Fitted, load
@@ -54,6 +54,7 @@ class Artifact:
     taken      the same without low ratings: the history that new interactions are added to
     n_learned  (U,) number of training items per known user
     counts     (I,) number of training interactions per item: its popularity
+    events     what each known user did, in order and with repeats; None if the data do not say
     """
 
     config: RunConfig
@@ -66,6 +67,7 @@ class Artifact:
     counts: Tensor
     _stored: dict[str, Tensor]  # "queries" and "items" where the vectors are kept
     _load: Callable[[], Model]
+    _load_events: Callable[[], Ragged | None]
 
     @classmethod
     def of(cls, fitted: Fitted) -> Artifact:
@@ -74,7 +76,7 @@ class Artifact:
         ids = (split.users, split.items, fitted.dataset.titles)
         state = fitted.task.answers(fitted.model, fitted.through)
         assert state is not None
-        return cls._from(state, fitted.config, *ids, lambda: fitted.model)
+        return cls._from(state, fitted.config, *ids, lambda: fitted.model, lambda: split)
 
     @classmethod
     def open(cls, path: str | Path, *, allow: Collection[str] = ()) -> Artifact:
@@ -97,10 +99,19 @@ class Artifact:
                 return load(path).model  # a class of another package may need anything of the data
             model = load_model(folder, config, len(users), len(items))
             if "learned" in state:
-                model.attach(Context(_lists(state["learned"]), model.n_items))
+                model.attach(Context(_lists(state["learned"]), model.n_items, events))
+            elif "sequence" in model.kinds:
+                return load(path).model  # what it learned from is in the data alone
             return model
 
-        return cls._from(state, config, users, items, titles, encoder)
+        def events() -> EventLists | None:
+            part = split().events(through_refit(config.train.refit))
+            return None if part is None else EventLists(part.ragged(), part.times())
+
+        def split() -> Split:
+            return load(path).dataset.split
+
+        return cls._from(state, config, users, items, titles, encoder, split)
 
     @classmethod
     def _from(
@@ -111,16 +122,28 @@ class Artifact:
         items: IdMap,
         titles: list[str] | None,
         encoder: Callable[[], Model],
+        load_split: Callable[[], Split],
     ) -> Artifact:
+        def events() -> Ragged | None:
+            if "events" in state:
+                return _lists(state["events"])
+            return None if (happened := load_split().events("all")) is None else happened.ragged()
+
         stored: dict[str, Tensor] = {name: state[name] for name in ("queries", "items") if name in state}
         seen = _lists(state["seen"])
         taken = _lists(state["taken"]) if "taken" in state else seen
-        return cls(config, users, items, titles, seen, taken, state["n_learned"], state["counts"], stored, encoder)
+        columns = (state["n_learned"], state["counts"])
+        return cls(config, users, items, titles, seen, taken, *columns, stored, encoder, events)
 
     @cached_property
     def model(self) -> Model:
         """The encoder; loaded on first use."""
         return self._load()
+
+    @cached_property
+    def events(self) -> Ragged | None:
+        """What each known user did; read from the data on first use where the artifact does not keep it."""
+        return self._load_events()
 
     @cached_property
     def vectors(self) -> Tensor:
@@ -250,7 +273,7 @@ def _places(lists: Ragged, allowed: Tensor, n_items: int) -> Ragged:
 def _check(state: dict[str, Any], n_users: int, n_items: int) -> None:
     """What a file says must fit the ids and itself: compiled code trusts the lists, and rankings the numbers."""
     given = [name for name in ("queries", "items", "learned") if name in state]
-    if given not in (["queries", "items"], ["learned"]):
+    if given not in (["queries", "items"], ["learned"], ["queries", "items", "learned"]):
         raise ValueError(f"it must have vectors of queries and items, or what was learned, got {given or 'neither'}")
     lists = {name: _checked_lists(state, name, n_users, n_items) for name in ("seen", "taken", "learned")}
     n_learned = _column(state, "n_learned", torch.int64, n_users)
@@ -264,18 +287,23 @@ def _check(state: dict[str, Any], n_users: int, n_items: int) -> None:
     total, learned_total = float(counts.sum(dtype=torch.float64)), int(n_learned.sum())
     if not bool((counts >= 0).all()) or not abs(total - learned_total) <= _ROUNDING * learned_total:
         raise ValueError(f"counts must be {learned_total} in all, as n_learned says, got {total:g}")
-    if learned is None:
+    _checked_lists(state, "events", n_users, n_items, unique=False)
+    if "queries" in state:
         _check_vectors(state["queries"], state["items"], n_users, n_items)
-    elif not torch.equal(learned.counts, n_learned) or not torch.equal(popularity(learned, n_items), counts):
+    if learned is None:
+        return
+    if not torch.equal(learned.counts, n_learned) or not torch.equal(popularity(learned, n_items), counts):
         raise ValueError("n_learned and counts must be those of the learned lists")
 
 
-def _checked_lists(state: dict[str, Any], name: str, n_users: int, n_items: int) -> Ragged | None:
+def _checked_lists(
+    state: dict[str, Any], name: str, n_users: int, n_items: int, *, unique: bool = True
+) -> Ragged | None:
     if name not in state:
         return None
     if not isinstance(state[name], dict) or state[name].keys() != {"indptr", "indices"}:
         raise ValueError(f"{name} must be lists, got {type(state[name]).__name__}")
-    return _lists(state[name]).check(n_items, name, n_lists=n_users, unique=True)
+    return _lists(state[name]).check(n_items, name, n_lists=n_users, unique=unique)
 
 
 def _column(state: dict[str, Any], name: str, dtype: torch.dtype, n: int) -> Tensor:

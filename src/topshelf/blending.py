@@ -115,11 +115,8 @@ class WeightSearch:
             kernels.hide(known, masked.indptr, masked.indices)  # what is -inf here stays so in every sum
             added = _scores(self.encoded[part], rows).div_(self.scales[part])
             tile = torch.empty_like(known)
-            scored = []
-            for weight in candidates:
-                torch.add(known, added, alpha=weight, out=tile)
-                scored.append(_ndcg_of_each(tile, wanted, self.k))
-            blocks.append(torch.stack(scored))
+            sums = (torch.add(known, added, alpha=weight, out=tile) for weight in candidates)
+            blocks.append(torch.stack([_ndcg_of_each(total, wanted, self.k) for total in sums]))
         return torch.cat(blocks, dim=1)
 
     def _sum(self, rows: Tensor, weights: Sequence[float]) -> Tensor:

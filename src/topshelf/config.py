@@ -195,7 +195,7 @@ def _common(section: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Map
 
 def edits(before: str, now: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
     """Changes to a config file since it was written: missing settings, and a sentence for each changed one."""
-    old, new = _flat(parse_toml(before)), _flat(now)
+    old, new = flat(parse_toml(before)), flat(now)
     changed = {
         name: f"{name} is {value!r}, was {old.get(name, 'not set')!r}"
         for name, value in new.items()
@@ -204,12 +204,12 @@ def edits(before: str, now: Mapping[str, Any]) -> tuple[list[str], dict[str, str
     return [name for name in old if name not in new], changed
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by their whole names."""
-    flat: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
+        result |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return result
 
 
 def overrides(assignments: Iterable[str]) -> dict[str, Any]:

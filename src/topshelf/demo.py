@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -20,7 +22,7 @@ from topshelf.queries import QuerySet
 from topshelf.ragged import merge
 from topshelf.report import Page
 from topshelf.statistics import PairedResult
-from topshelf.terminal import Table, cell, console, say
+from topshelf.terminal import print_table, say
 from topshelf.training import Fitted, fit
 
 K = 20
@@ -33,6 +35,7 @@ METHODS = {
     f"MF, SL@{K}": ("mf", "slatk"),
 }
 COLUMNS = ("method", f"NDCG@{K}", "95% interval", f"Recall@{K}", f"coverage@{K}", "seconds")
+PERSON = ("history", f"SL@{K} recommends", "in the test part")
 
 
 @dataclass(frozen=True)
@@ -52,27 +55,17 @@ class Entry:
         return self.evaluation.intervals()[f"ndcg@{K}"]
 
     def cells(self) -> tuple[str, ...]:
-        low, high = self.ends
         recall, coverage = self.evaluation.mean()[f"recall@{K}"], self.evaluation.extras[f"coverage@{K}"]
-        return (
-            self.label,
-            f"{self.score:.4f}",
-            f"{low:.4f} to {high:.4f}",
-            f"{recall:.4f}",
-            f"{coverage:.2f}",
-            f"{self.fitted.seconds:.1f}",
-        )
+        numbers = (f"{recall:.4f}", f"{coverage:.2f}", f"{self.fitted.seconds:.1f}")
+        return (self.label, f"{self.score:.4f}", "{:.4f} to {:.4f}".format(*self.ends), *numbers)
 
 
 @dataclass(frozen=True)
 class Person:
-    """A user's training history and recommendations, and which of them are in the test part."""
+    """A user's training history beside the recommendations, and which of these are in the test part."""
 
-    id: str
-    history: list[str]
-    n_history: int
-    recommended: list[str]
-    is_hit: list[bool]
+    title: str
+    rows: Sequence[Sequence[str]]
 
 
 def run(out: Path, *, seed: int = 0, offline: bool = False) -> None:
@@ -84,10 +77,12 @@ def run(out: Path, *, seed: int = 0, offline: bool = False) -> None:
     entries = [_fit(label, *method, dataset, out, seed) for label, method in METHODS.items()]
     tests = [(entry.label, compare(entries[-1].evaluation, entry.evaluation, f"ndcg@{K}")) for entry in entries[:-1]]
     person = _person(entries[-1].fitted)
-    console().print(_table(dataset, entries))
+    best = max(entry.score for entry in entries)
+    styles = ["bold" if entry.score == best else "" for entry in entries]
+    print_table(COLUMNS, [entry.cells() for entry in entries], title=_caption(dataset), left=1, styles=styles)
     for label, test in tests:
         say(_sentence(label, test))
-    _print_person(person)
+    print_table(PERSON, person.rows, title=person.title)
     report = out / "report.html"
     _page(dataset, note, entries, tests, person, seed).write(report)
     say(f"\nreport: {report}")
@@ -127,16 +122,6 @@ def _fit(label: str, model: str, loss: str, dataset: Dataset, out: Path, seed: i
     return Entry(label, fitted, fitted.evaluate("standard"))
 
 
-def _table(dataset: Dataset, entries: list[Entry]) -> Table:
-    table = Table(title=_caption(dataset), title_justify="left")
-    for place, name in enumerate(COLUMNS):
-        table.add_column(name, justify="left" if place == 0 else "right")
-    best = max(entry.score for entry in entries)
-    for entry in entries:
-        table.add_row(*entry.cells(), style="bold" if entry.score == best else None)
-    return table
-
-
 def _caption(dataset: Dataset) -> str:
     split = dataset.split
     return (
@@ -169,31 +154,10 @@ def _person(fitted: Fitted) -> Person:
         queries, items = fitted.model.encode(QuerySet.known(fitted.model.n_queries))
         seen = merge(train, split.valid.ragged())
         ranked = top_k(queries, items, SHOWN, exclude=seen, rows=torch.tensor([row]))[1][0].tolist()
-    return Person(
-        str(split.users.ids([row])[0]),
-        [names[i] for i in history[:SHOWN].tolist()],
-        history.numel(),
-        [names[i] for i in ranked],
-        [i in wanted for i in ranked],
-    )
-
-
-def _print_person(person: Person) -> None:
-    table = Table(title=f"User {person.id}: {person.n_history} items in the history", title_justify="left")
-    table.add_column("history")
-    table.add_column(f"SL@{K} recommends")
-    table.add_column("in the test part")
-    for known, recommended, is_hit in _side_by_side(person):
-        table.add_row(cell(known), cell(recommended), is_hit)
-    console().print(table)
-
-
-def _side_by_side(person: Person) -> list[tuple[str, str, str]]:
-    history = person.history + [""] * (len(person.recommended) - len(person.history))
-    return [
-        (left, right, "yes" if is_hit else "")
-        for left, right, is_hit in zip(history, person.recommended, person.is_hit, strict=True)
-    ]
+    known = [names[i] for i in history[: len(ranked)].tolist()]
+    columns = (known, [names[i] for i in ranked], ["yes" if i in wanted else "" for i in ranked])
+    rows = list(zip_longest(*columns, fillvalue=""))
+    return Person(f"User {split.users.ids([row])[0]}: {history.numel()} items in the history", rows)
 
 
 def _page(
@@ -213,6 +177,6 @@ def _page(
         "trained on train alone; epochs are chosen on validation. How the settings were chosen: README.",
         note=True,
     )
-    page.heading(f"User {person.id}, {person.n_history} items in the history")
-    page.table(("history", f"SL@{K} recommends", "in the test part"), _side_by_side(person))
+    page.heading(person.title)
+    page.table(PERSON, person.rows)
     return page

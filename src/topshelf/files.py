@@ -22,7 +22,7 @@ import socket
 import stat
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -101,7 +101,7 @@ def append(path: Path, text: str) -> None:
 
 def write_sealed(path: str | Path, content: dict[str, Any]) -> None:
     """Write JSON with a checksum, so that a damaged or edited file is noticed."""
-    write_text(path, json.dumps({**content, _SEAL: _seal(content)}, indent=2) + "\n")
+    write_text(path, json.dumps(sealed(content), indent=2) + "\n")
 
 
 def read_sealed(path: Path, *, is_always_sealed: bool = False) -> dict[str, Any]:
@@ -112,9 +112,20 @@ def read_sealed(path: Path, *, is_always_sealed: bool = False) -> dict[str, Any]
     content = read_json(path)
     if is_always_sealed and _SEAL not in content:
         raise CheckpointError(f"{path} is damaged, or was edited: it has no checksum")
-    if (sealed := content.pop(_SEAL, None)) is not None and sealed != _seal(content):
+    if content.get(_SEAL) is not None and not is_intact(content):
         raise CheckpointError(f"{path} is damaged, or was edited: its checksum does not match its content")
-    return content
+    return {name: value for name, value in content.items() if name != _SEAL}
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content with its checksum."""
+    text = json.dumps(content, sort_keys=True)
+    return {**content, _SEAL: hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def is_intact(content: Mapping[str, Any]) -> bool:
+    """Whether the result of :func:`sealed` is unchanged."""
+    return content.get(_SEAL) == sealed({key: content[key] for key in content if key != _SEAL})[_SEAL]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -302,10 +313,6 @@ def _remove(path: Path) -> None:
     else:
         with suppress(OSError):
             path.unlink()
-
-
-def _seal(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _sync(path: Path) -> None:

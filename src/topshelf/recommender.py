@@ -15,7 +15,7 @@ from topshelf.arrivals import Arrivals, arrive
 from topshelf.artifact import Artifact, Ranked
 from topshelf.config import RunConfig, assemble, of_task
 from topshelf.data import Dataset, IdMap, Interactions, Split, prepare, split_interactions
-from topshelf.errors import CheckpointError, ConfigError, TopshelfError, TopshelfWarning
+from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfError, TopshelfWarning
 from topshelf.evaluation import Evaluation
 from topshelf.queries import QuerySet
 from topshelf.training import Fitted, fit, load, save
@@ -98,27 +98,34 @@ class Recommender:
         >>> recommender.recommend_new({"anna": [3, 7], "ben": [12]}, k=2)["user"].to_list()
         ['anna', 'anna', 'ben', 'ben']
 
-        ``histories`` maps user ids to item ids: a known user keeps the items in the data and gains the new ones. In a
-        sequence of such lists, all users are new and their positions are their names. Items that are not in the data
-        are skipped, with a warning. ``filter_seen`` leaves out the user's items; a user without any gets the most
-        popular items, without scores. Models with one vector per training user, such as MF, score known users as
-        before and give new users the most popular items; if all users are new, they raise an error.
+        ``histories`` maps user ids to item ids: a known user keeps the items in the data and gains the new ones, which
+        come after them, in the given order, for a model that takes sequences. In a sequence of such lists, all users
+        are new and their positions are their names. Items that are not in the data are skipped, with a warning.
+        ``filter_seen`` leaves out the user's items; a user without any gets the most popular items, without scores.
+        Models with one vector per training user, such as MF, score known users as before and give new users the most
+        popular items; if all users are new, they raise an error.
         """
         artifact = self.artifact
-        arrived = arrive(histories, artifact.taken, artifact.seen, artifact.users, artifact.items)
+        events = artifact.events if "sequence" in artifact.model.kinds else None
+        arrived = arrive(histories, artifact.taken, artifact.seen, artifact.users, artifact.items, events)
         exclude = arrived.seen if filter_seen else None
         ranked = artifact.rank(self._arrived_queries(arrived), k, exclude=exclude)
         return self._table("user", arrived.users, torch.arange(len(arrived.users)), ranked)
 
     def _arrived_queries(self, arrived: Arrivals) -> QuerySet:
-        """Their histories, or their rows if the model cannot encode a history."""
+        """What they did in order, or their histories, or their rows, by what the model can encode."""
         model = self.artifact.model
-        try:
-            model.check_takes("history")
+        if "sequence" in model.kinds and arrived.sequences is not None:
+            return QuerySet(sequence=arrived.sequences)
+        if "history" in model.kinds:
             return QuerySet(history=arrived.lists)
-        except ConfigError:
-            if not bool(arrived.is_known.any()):
-                raise
+        if "sequence" in model.kinds:
+            raise DataError(
+                f"{type(model).__name__} takes what a user did in order, and the run's data do not say it for known "
+                "users: give users who are not in the data, or train again with rows of events (a file, or a frame)"
+            )
+        if not bool(arrived.is_known.any()):
+            model.check_takes("history")
         n_new = int((~arrived.is_known).sum())
         new = f"; {n_new:,} new users get the most popular items, without scores" if n_new else ""
         warnings.warn(

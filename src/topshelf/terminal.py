@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 # Importing rich draws from `random`, which importing topshelf must not change. So rich is imported here only, and the
@@ -21,12 +23,13 @@ from rich.progress import (  # noqa: E402
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table  # noqa: E402
+from rich.table import Column, Table  # noqa: E402
 
 random.setstate(_random_state)
 
 __all__ = [
     "BarColumn",
+    "Column",
     "Console",
     "DownloadColumn",
     "Progress",
@@ -39,6 +42,7 @@ __all__ = [
     "cell",
     "console",
     "escape",
+    "print_table",
     "printable",
     "say",
 ]
@@ -57,6 +61,23 @@ def say(text: str, *, stderr: bool = False, style: str | None = None) -> None:
 def cell(value: object) -> str:
     """The same for a table's cell or title."""
     return "" if value is None else escape(printable(str(value)))
+
+
+def print_table(
+    header: Sequence[object],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str | None = None,
+    left: int | None = None,
+    styles: Iterable[str] = (),
+) -> None:
+    """Print a table of plain values; columns after the first ``left`` are set to the right."""
+    table = Table(title=None if title is None else cell(title), title_justify="left")
+    for place, name in enumerate(header):
+        table.add_column(cell(name), justify="left" if left is None or place < left else "right")
+    for row, style in zip_longest(rows, styles):
+        table.add_row(*map(cell, row), style=style)
+    console().print(table)
 
 
 def printable(text: str) -> str:

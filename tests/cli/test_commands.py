@@ -235,6 +235,8 @@ def test_what_new_users_have_is_checked(ease, tmp_path):
     rating = ("--new", tmp_path / "new.csv", "--item-column", "thing", "--rating-column")
     assert "--rating-column must be left out here" in topshelf("recommend", ease, *rating, "stars", code=2)
     assert "zoe" in topshelf("recommend", ease, *rating, "none")
+    times = ("--new", tmp_path / "new.csv", "--item-column", "thing", "--time-column", "at")
+    assert "the order of items does not matter to model ease" in topshelf("recommend", ease, *times, code=2)
 
 
 def test_a_config_file_gives_the_same_run_as_the_flags(folder):

@@ -34,6 +34,11 @@ MODELS = [
         "test_a_saved_model_recommends_the_same_when_loaded[False]",
         "must be the same after sav",
     ),
+    (
+        broken.IgnoresOrder,
+        "test_the_order_of_items_reaches_a_model_of_sequences",
+        "must give the same items in another",
+    ),
 ]
 NEGATIVES = [
     (broken.DrawsPositives, "test_a_positive_never_counts_as_a_negative[query]", "must not count as its negative"),

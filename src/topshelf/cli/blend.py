@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from topshelf.cli import completion, show
-from topshelf.cli.options import Allow, Quiet, argument, option
+from topshelf.cli.options import Allow, Quiet, argument, numbers, option
 from topshelf.errors import ConfigError
-from topshelf.terminal import Table, cell, console
+from topshelf.terminal import print_table
 
 if TYPE_CHECKING:
     from topshelf.training import Fitted
@@ -35,7 +35,8 @@ def blend(
     """
     if out is None:
         raise ConfigError("give --out FOLDER: where the blend is kept")
-    given = None if weights is None else _numbers(weights)
+    form = "one number per run, such as 1,0.1"
+    given = None if weights is None else numbers(weights, float, "--weights", form)
     from topshelf import blending
 
     alone = [_valid(run) for run in runs]  # damaged files are noticed before anything is written
@@ -55,21 +56,14 @@ def _valid(run: Path) -> dict[str, Any]:
 
 def _show(runs: list[Path], alone: list[dict[str, Any]], blended: Fitted) -> None:
     """The weight and the validation metric of each run, and the metric of the blend."""
-    metric = f"ndcg@{blended.config.k}"
-    table = Table("run", "model", "weight", f"validation {metric}")
-    settings = blended.config.model.settings
-    for run, valid, part, weight in zip(runs, alone, settings["parts"], settings["weights"], strict=True):
-        table.add_row(cell(run), part["name"], f"{weight:g}", _score(valid.get(metric)))
-    table.add_row("blend", "", "", _score(blended.valid_score), style="bold")
-    console().print(table)
+    metric, settings = f"ndcg@{blended.config.k}", blended.config.model.settings
+    rows = [
+        (str(run), part["name"], f"{weight:g}", _score(valid.get(metric)))
+        for run, valid, part, weight in zip(runs, alone, settings["parts"], settings["weights"], strict=True)
+    ]
+    rows.append(("blend", "", "", _score(blended.valid_score)))
+    print_table(("run", "model", "weight", f"validation {metric}"), rows, styles=[*[""] * len(runs), "bold"])
 
 
 def _score(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float | int) else "unknown"
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--weights takes one number per run, such as 1,0.1; got {text!r}") from None

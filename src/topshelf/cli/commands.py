@@ -12,13 +12,14 @@ from topshelf.cli import completion, show, source
 from topshelf.cli.options import (
     Allow,
     AsJson,
+    ColumnOptions,
     ConfigFile,
-    IdColumns,
     Quiet,
     RunOptions,
     RunPath,
     argument,
     expanded,
+    numbers,
     option,
 )
 from topshelf.errors import ConfigError, one_of
@@ -94,7 +95,9 @@ def evaluate(
     """
     from topshelf.evaluation import compare
 
-    fitted, evaluation = _evaluated(run, protocol, _cutoffs(cutoffs))
+    form = "whole numbers such as 5,10,20"
+    lengths = None if cutoffs is None else tuple(sorted(set(numbers(cutoffs, int, "--cutoffs", form))))
+    fitted, evaluation = _evaluated(run, protocol, lengths)
     result: dict[str, Any] = {"run": str(run), "finished": fitted.is_finished, "data": fitted.dataset.name}
     result |= evaluation.to_json()
     if against is not None:
@@ -115,7 +118,7 @@ def evaluate(
 @expanded
 def recommend(
     run: RunPath,
-    columns: IdColumns,
+    columns: ColumnOptions,
     user: Annotated[list[str] | None, option("User id; with --new, only this user's list. Repeatable.")] = None,
     items: Annotated[str | None, option("Items of a user who is not in the data, such as 3,7,12.")] = None,
     new: Annotated[Path | None, option("File of interactions since training, of known and new users.")] = None,
@@ -128,8 +131,9 @@ def recommend(
 
     With --out alone, every user gets a list. With --new, users get lists from what they have in the run's data and in
     the file, if the model can score new interactions (see topshelf models). The file is read like the run's data,
-    unless its columns are given. Items that are not in the run's data are counted and skipped. Items that a
-    user rated below the run's data.min_rating are not listed either.
+    unless its columns are given. Where the model takes sequences, items count in the order of --items, or of the
+    file's times; without times, in the order of its rows. Items that are not in the run's data are counted and
+    skipped. Items that a user rated below the run's data.min_rating are not listed either.
 
     Examples:
 
@@ -152,7 +156,7 @@ def recommend(
     if items is not None and (user is not None or new is not None):
         raise ConfigError("--items IDS describes a new user: leave out --user and --new")
     if columns.reading() and new is None:
-        raise ConfigError("--user-column, --item-column and --rating-column are those of --new FILE; give it too")
+        raise ConfigError("--user-column and the other columns are those of --new FILE; give it too")
     import polars as pl
 
     from topshelf.recommender import Recommender
@@ -269,37 +273,38 @@ def _evaluated(run: Path, protocol: str | None, cutoffs: tuple[int, ...] | None)
     return fitted, fitted.evaluate(protocol, cutoffs)
 
 
-def _histories(recommender: Recommender, path: Path, columns: IdColumns) -> dict[Any, list[Any]]:
+def _histories(recommender: Recommender, path: Path, columns: ColumnOptions) -> dict[Any, list[Any]]:
     """The users of a file with their items, read by the rules of the run's data; says how many are new."""
     settings = recommender.artifact.config.data
+    in_order = "sequence" in recommender.artifact.model.kinds
+    if not in_order and columns.time_column not in (None, "none"):
+        raise ConfigError(
+            f"--time-column must be left out here: the order of items does not matter to model "
+            f"{recommender.artifact.config.model.name}, got {columns.time_column!r}"
+        )
     if settings.min_rating is None and columns.rating_column not in (None, "none"):
         raise ConfigError(
             "--rating-column must be left out here: the run has no data.min_rating, so every row of --new counts, "
             f"got {columns.rating_column!r}"
         )
-    histories = _read_histories(path, settings.model_copy(update=columns.reading()))
+    histories = _read_histories(path, settings.model_copy(update=columns.reading()), in_order)
     known = int((recommender.artifact.users.find(list(histories)) >= 0).sum())
     terminal.say(f"{known:,} users of the run's data, {len(histories) - known:,} new users", stderr=True)
     return histories
 
 
-def _read_histories(path: Path, settings: DataSettings) -> dict[Any, list[Any]]:
-    """The items per user; those rated below the run's min_rating do not count."""
+def _read_histories(path: Path, settings: DataSettings, in_order: bool) -> dict[Any, list[Any]]:
+    """The items per user, with ``in_order`` by time; those rated below the run's min_rating do not count."""
     import polars as pl
 
     from topshelf.data import read
 
     least = settings.min_rating
-    weight = "none" if least is None else settings.weight
-    table = read(path, user=settings.user, item=settings.item, weight=weight, timestamp="none")
+    columns = settings.model_dump(include={"user", "item", "weight", "timestamp", "dates"})
+    columns |= {"weight": "none"} if least is None else {}
+    table = read(path, **columns if in_order else {**columns, "timestamp": "none"})
     is_taken = pl.col("weight") >= least if "weight" in table.columns else pl.lit(True)
-    return dict(table.group_by("user", maintain_order=True).agg(pl.col("item").filter(is_taken)).iter_rows())
-
-
-def _cutoffs(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        raise ConfigError(f"--cutoffs takes whole numbers such as 5,10,20; got {text!r}") from None
+    taken = pl.col("item").filter(is_taken)
+    if "timestamp" in table.columns:
+        taken = taken.sort_by(pl.col("timestamp").filter(is_taken), maintain_order=True)  # else as the file has them
+    return dict(table.group_by("user", maintain_order=True).agg(taken).iter_rows())

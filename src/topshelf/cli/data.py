@@ -12,7 +12,7 @@ from topshelf.cli import completion
 from topshelf.cli.options import AsJson, TableOptions, argument, expanded, option
 from topshelf.cli.source import datasets
 from topshelf.errors import ConfigError
-from topshelf.terminal import Table, cell, console, say
+from topshelf.terminal import Column, Table, cell, console, print_table, say
 from topshelf.terminal import as_json as json_text
 
 app = typer.Typer(help="Show, download and prepare interactions.", no_args_is_help=True)
@@ -32,14 +32,10 @@ def list_(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json_text(entries))
         return
-    table = Table()
-    table.add_column("name", no_wrap=True)
-    for count in ("users", "items", "interactions"):
-        table.add_column(count, justify="right")
-    table.add_column("local file")
+    names = ("users", "items", "interactions")
+    table = Table(Column("name", no_wrap=True), *(Column(name, justify="right") for name in names), "local file")
     for entry in entries:
-        counts = (entry[count] for count in ("users", "items", "interactions"))
-        shown = ("" if count is None else f"{count:,}" for count in counts)
+        shown = ("" if entry[name] is None else f"{entry[name]:,}" for name in names)
         table.add_row(cell(entry["name"]), *shown, cell(_short(entry["at_hand"])))
     console().print(table)
     typer.echo("Download one: topshelf data get NAME. Recipes, licences and addresses: topshelf data list --json")
@@ -157,10 +153,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
     table.add_row("ratings", "none" if facts["ratings"] is None else "{} to {}".format(*facts["ratings"]))
     table.add_row("times", "none" if facts["timestamps"] is None else " to ".join(map(_moment, facts["timestamps"])))
     console().print(table)
-    rows = Table(*map(cell, facts["first_rows"][0]), title="first rows")
-    for row in facts["first_rows"]:
-        rows.add_row(*map(cell, row.values()))
-    console().print(rows)
+    print_table(list(facts["first_rows"][0]), [row.values() for row in facts["first_rows"]], title="first rows")
 
 
 def _moment(seconds: float) -> str:

@@ -11,11 +11,11 @@ import typer
 from topshelf.cli import completion
 from topshelf.cli.options import Allow, AsJson, RunOptions, argument, expanded, option, search_here
 from topshelf.errors import ConfigError
-from topshelf.terminal import Table, cell, console, say
 from topshelf.terminal import as_json as json_text
+from topshelf.terminal import print_table, say
 
 if TYPE_CHECKING:
-    from topshelf.diagnose import Diagnosis, tables
+    from topshelf.diagnose import Diagnosis
 
 
 @expanded
@@ -81,19 +81,10 @@ def _show(diagnosis: Diagnosis, out: Path) -> None:
         say(f"\n{section.title}", style="bold")
         say(section.text)
         if section.rows:
-            console().print(_table(section))
+            is_number = [cell.lstrip("+-").replace(".", "", 1).isdigit() for cell, *_ in section.rows]
+            print_table(section.header, section.rows, left=0 if all(is_number) else 1)
     say("\nAdvice", style="bold")
     for text in tables.advice_lines(diagnosis):
         say(f"- {text}")
     say("" if can_plot() else f"\n{NO_PLOTS}")
     say(f"page: {out / 'diagnose.html'}")
-
-
-def _table(section: tables.Section) -> Table:
-    table = Table()
-    for place, name in enumerate(section.header):
-        is_text = any(not row[place].lstrip("+-").replace(".", "", 1).isdigit() for row in section.rows)
-        table.add_column(cell(name), justify="left" if is_text and place == 0 else "right")
-    for row in section.rows:
-        table.add_row(*map(cell, row))
-    return table

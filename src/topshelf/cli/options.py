@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Argument, Option
 
@@ -18,6 +18,8 @@ from topshelf.errors import ConfigError
 
 if TYPE_CHECKING:
     from topshelf.config import BaseConfig
+
+Number = TypeVar("Number", int, float)
 
 
 def option(help: str, *names: str, tab: Callable[..., Any] | None = None, panel: str | None = None) -> Any:
@@ -33,6 +35,14 @@ AsJson = Annotated[bool, option("Print JSON instead of tables.", "--json")]
 Quiet = Annotated[bool, option("No progress bar.", "--quiet")]
 ConfigFile = Annotated[Path | None, argument("FILE", "TOML file with the run's settings.")]
 RunPath = Annotated[Path, argument("RUN", "Run folder.", tab=completion.runs)]
+
+
+def numbers(text: str, kind: Callable[[str], Number], option: str, form: str) -> list[Number]:
+    """Numbers separated by commas; ``form`` says in an error what the option takes."""
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option} takes {form}; got {text!r}") from None
 
 
 def search_here() -> None:
@@ -61,10 +71,19 @@ _reading = partial(option, panel="Reading a data file")
 
 
 @dataclass(frozen=True)
-class IdColumns:
+class ColumnOptions:
+    """Where a file has what."""
+
     user_column: Annotated[str | None, _reading("User column; detected by default.")] = None
     item_column: Annotated[str | None, _reading("Item column; detected by default.")] = None
     rating_column: Annotated[str | None, _reading("Rating column; 'none' ignores ratings.")] = None
+    time_column: Annotated[str | None, _reading("Time column; 'none' ignores times.")] = None
+    dates: Annotated[
+        str | None,
+        _reading(
+            "Dates such as 12/01/2020: day-first or month-first.", tab=completion.choice("day-first", "month-first")
+        ),
+    ] = None
 
     def reading(self) -> dict[str, Any]:
         """The given ones of the options that say how a file is read, as data settings."""
@@ -75,24 +94,17 @@ class IdColumns:
 
 
 @dataclass(frozen=True)
-class Columns(IdColumns):
-    time_column: Annotated[str | None, _reading("Time column; 'none' ignores times.")] = None
-    dates: Annotated[
-        str | None,
-        _reading(
-            "Dates such as 12/01/2020: day-first or month-first.", tab=completion.choice("day-first", "month-first")
-        ),
-    ] = None
+class FileOptions(ColumnOptions):
     min_rating: Annotated[float | None, _reading("Keep only interactions rated at least this.")] = None
 
 
 @dataclass(frozen=True)
-class TableOptions(Columns):
+class TableOptions(FileOptions):
     separator: Annotated[str | None, _reading("One character or '::'; detected by default.")] = None
 
 
 @dataclass(frozen=True)
-class RunOptions(Columns):
+class RunOptions(FileOptions):
     """What defines a run."""
 
     task: Annotated[str | None, option("What is ranked; default: interactions.", tab=source.tasks)] = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from topshelf.errors import ConfigError
 from topshelf.registry import first_sentence
-from topshelf.terminal import Table, cell, console, escape, say
+from topshelf.terminal import Column, Table, cell, console, escape, print_table, say
 
 if TYPE_CHECKING:
     import polars as pl
@@ -77,10 +77,8 @@ def evaluation(result: dict[str, Any], title: str) -> None:
     means, intervals, extras, cutoffs = (result[key] for key in ("mean", "interval", "extras", "cutoffs"))
     unit = result.get("unit", "user")
     caption = f"{title}\n{conditions(result)}\n{result['n_evaluated']:,} {unit}s, 95% intervals by bootstrap"
-    table = Table(title=cell(caption), title_justify="left")
-    table.add_column("metric", no_wrap=True)
-    for k in cutoffs:
-        table.add_column(f"@{k}", justify="right")
+    columns = (Column("metric", no_wrap=True), *(Column(f"@{k}", justify="right") for k in cutoffs))
+    table = Table(*columns, title=cell(caption), title_justify="left")
     for name in dict.fromkeys(name.partition("@")[0] for name in means if "@" in name):
         table.add_row(name, *(f"{means[f'{name}@{k}']:.4f}" for k in cutoffs))
         if name == "ndcg":
@@ -116,11 +114,9 @@ def listing(rows: Sequence[dict[str, Any]]) -> None:
     """A table per form: summary, when to use it, its cost if it is a model's, search ranges."""
     keys = ("use_when", "cost") if "new_users" in rows[0] else ("use_when",)
     for form in dict.fromkeys(row["form"] for row in rows):
-        table = Table(title=FORMS[form], title_justify="left", show_lines=True)
-        table.add_column("name", no_wrap=True)
-        table.add_column(
-            f"what it is, when to use it, {'its cost, ' * ('cost' in keys)}and what topshelf tune searches"
-        )
+        heading = f"what it is, when to use it, {'its cost, ' * ('cost' in keys)}and what topshelf tune searches"
+        columns = (Column("name", no_wrap=True), heading)
+        table = Table(*columns, title=FORMS[form], title_justify="left", show_lines=True)
         for row in rows:
             if row["form"] == form:
                 lines = [row["summary"], *(f"{LABELS[key]}: {first_sentence(row[key])}" for key in keys)]
@@ -174,11 +170,8 @@ def recommendations(table: pl.DataFrame, out: Path | None) -> None:
     from topshelf import files
 
     if out is None:
-        shown = Table(*table.columns)
-        scored = table.head(SHOWN).with_columns(pl.col("score").map_elements("{:.4f}".format, pl.String))
-        for row in scored.iter_rows():
-            shown.add_row(*map(cell, row))
-        console().print(shown)
+        shown = table.head(SHOWN).with_columns(pl.col("score").map_elements("{:.4f}".format, pl.String))
+        print_table(shown.columns, shown.iter_rows())
         if table.height > SHOWN:
             say(f"the first {SHOWN} of {table.height:,} rows; --out FILE writes them all")
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from topshelf.cli import completion
 from topshelf.cli.options import Allow, ConfigFile, Quiet, RunOptions, expanded, option
 from topshelf.errors import ConfigError
-from topshelf.terminal import Table, cell, console, say
+from topshelf.terminal import print_table, say
 
 if TYPE_CHECKING:
     from topshelf.config import BaseConfig
@@ -95,11 +95,7 @@ def _folder(config: BaseConfig) -> Path:
 def _show(tuned: Tuned) -> None:
     from topshelf.tuning.page import command, comparison, verdict
 
-    header, rows = comparison(tuned)
-    table = Table(*header, title=cell(f"{tuned.method} on {tuned.data}"), title_justify="left")
-    for row in rows:
-        table.add_row(*map(cell, row))
-    console().print(table)
+    print_table(*comparison(tuned), title=f"{tuned.method} on {tuned.data}")
     say(verdict(tuned))
     say(f"{tuned.budget} (sampler {tuned.sampler})")
     if running := tuned.budget.spent["running"]:

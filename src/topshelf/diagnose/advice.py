@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,9 +32,6 @@ class Advice:
     seen: str
     rule: str
     do: str
-
-    def to_json(self) -> dict[str, str]:
-        return asdict(self)
 
     def sentences(self) -> str:
         return f"{self.seen} {self.rule} {self.do}"

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ _POINTS = 201  # of the curve
 _CELLS = 2**22  # positives x items of one block
 # Pairs are too many to sort: they are counted in bins of a fiftieth of a decade.
 _LOWEST, _HIGHEST, _PER_DECADE = -38, 12, 50
+_BINS = (_HIGHEST - _LOWEST) * _PER_DECADE + 1
 
 
 @dataclass(frozen=True)
@@ -54,27 +55,18 @@ class Gradients:
     by_user: Concentration
     by_pair: Concentration
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def concentration(sizes: np.ndarray) -> Concentration:
     """Concentration of sizes (n,), none negative."""
-    ordered = np.sort(np.asarray(sizes, dtype=np.float64))[::-1]
-    return _summary(np.ones_like(ordered), ordered, ordered)
+    ordered = np.sort(np.asarray(sizes, dtype=np.float64))
+    return binned_concentration(np.ones_like(ordered), ordered)
 
 
 def binned_concentration(counts: np.ndarray, sums: np.ndarray) -> Concentration:
     """The same from bins of similar sizes, in ascending order: the count and the sum per bin."""
-    counts, sums = (np.asarray(x, dtype=np.float64)[::-1] for x in (counts, sums))
-    filled = counts > 0
-    counts, sums = counts[filled], sums[filled]
-    return _summary(counts, sums, sums / np.maximum(counts, 1))
-
-
-def _summary(counts: np.ndarray, sums: np.ndarray, sizes: np.ndarray) -> Concentration:
-    """From groups of ``counts`` instances of about the same size, largest first."""
-    n, total = counts.sum(), sums.sum()
+    filled = np.asarray(counts) > 0
+    counts, sums = (np.asarray(x, dtype=np.float64)[filled][::-1] for x in (counts, sums))  # the largest first
+    sizes, n, total = sums / counts, counts.sum(), sums.sum()
     before = np.concatenate([[0.0], np.cumsum(counts)])
     held = np.concatenate([[0.0], np.cumsum(sums)]) / (total if total > 0 else 1.0)
 
@@ -85,7 +77,7 @@ def _summary(counts: np.ndarray, sums: np.ndarray, sizes: np.ndarray) -> Concent
     some = sizes > 0
     logs, weights = np.log10(sizes[some]), counts[some]
     edges, shares = _log_histogram(logs, weights, n)
-    low, high = (_weighted_quantile(logs[::-1], weights[::-1], q) for q in (0.01, 0.99))
+    ends = np.quantile(logs, (0.01, 0.99), weights=weights, method="inverted_cdf") if len(logs) else (0.0, 0.0)
     return Concentration(
         n=int(n),
         top={f"{part:.0%}": share(part) for part in TOPS},
@@ -93,7 +85,7 @@ def _summary(counts: np.ndarray, sums: np.ndarray, sizes: np.ndarray) -> Concent
         log10_edges=edges,
         log10_shares=shares,
         zero_share=float(1 - weights.sum() / n) if n else 0.0,
-        decades=high - low,
+        decades=float(ends[1] - ends[0]),
     )
 
 
@@ -106,42 +98,11 @@ def _log_histogram(logs: np.ndarray, weights: np.ndarray, n: float) -> tuple[lis
     return edges.tolist(), shares.tolist()
 
 
-def _weighted_quantile(ascending: np.ndarray, weights: np.ndarray, q: float) -> float:
-    if not len(ascending):
-        return 0.0
-    place = np.searchsorted(np.cumsum(weights), q * weights.sum())
-    return float(ascending[min(place, len(ascending) - 1)])
-
-
-class _Tally:
-    """Collects the gradients of blocks of positives."""
-
-    def __init__(self, n_users: int, dim: int) -> None:
-        self.norms: list[Tensor] = []
-        self.users = torch.zeros(n_users, dim, dtype=torch.float64)
-        self.counts = np.zeros((_HIGHEST - _LOWEST) * _PER_DECADE + 1)
-        self.sums = np.zeros_like(self.counts)
-
-    def add(self, owner: Tensor, to_query: Tensor, to_negative: Tensor | None, mask: Tensor) -> None:
-        self.norms.append(to_query.norm(dim=1).cpu())
-        self.users.index_add_(0, owner.cpu(), to_query.double().cpu())
-        if to_negative is None:
-            return
-        sizes = to_negative[~mask].abs().cpu()
-        place = (sizes.log10().sub_(_LOWEST).mul_(_PER_DECADE).nan_to_num_(neginf=-1.0)).floor_().add_(1)
-        place = place.clamp_(0, len(self.counts) - 1).long()
-        self.counts += torch.bincount(place, minlength=len(self.counts)).numpy()
-        self.sums += torch.bincount(place, weights=sizes.double(), minlength=len(self.counts)).numpy()
-
-    def result(self, label: str, epochs: str, loss: Loss) -> Gradients:
-        return Gradients(
-            label,
-            epochs,
-            loss.scope == "batch",
-            concentration(torch.cat(self.norms).numpy()),
-            concentration(self.users.norm(dim=1).numpy()),
-            binned_concentration(self.counts, self.sums),
-        )
+def _counted(sizes: Tensor) -> np.ndarray:
+    """The count and the sum of the sizes in every bin, (2, bins)."""
+    place = sizes.log10().sub_(_LOWEST).mul_(_PER_DECADE).nan_to_num_(neginf=-1.0).floor_().add_(1)
+    place = place.clamp_(0, _BINS - 1).long()
+    return torch.stack([torch.bincount(place, weights, _BINS) for weights in (None, sizes.double())]).numpy()
 
 
 def gradients(
@@ -158,7 +119,9 @@ def gradients(
 
     Shapes: queries (n_queries, d); items (I, d). ``effective_n`` scales the sum over negatives as the run does.
     """
-    tally = _Tally(sample.rows.numel(), items.size(1))
+    norms: list[Tensor] = []
+    users = torch.zeros(sample.rows.numel(), items.size(1), dtype=torch.float64)
+    bins = np.zeros((2, _BINS))
     was_training = loss.training
     loss.eval()
     log_q = math.log(items.size(0) / effective_n) if effective_n else 0.0
@@ -167,10 +130,14 @@ def gradients(
         for owner, query, to_query, to_negative, mask in _instances(loss, queries, items, sample, log_q):
             if is_unit:
                 to_query = to_query - (to_query * query).sum(1, keepdim=True) * query
-            tally.add(owner, to_query, to_negative, mask)
+            norms.append(to_query.norm(dim=1).cpu())
+            users.index_add_(0, owner.cpu(), to_query.double().cpu())
+            if to_negative is not None:
+                bins += _counted(to_negative[~mask].abs().cpu())
     finally:
         loss.train(was_training)
-    return tally.result(label, epochs, loss)
+    by_positive, by_user = (concentration(sizes.numpy()) for sizes in (torch.cat(norms), users.norm(dim=1)))
+    return Gradients(label, epochs, loss.scope == "batch", by_positive, by_user, binned_concentration(*bins))
 
 
 def has_unit_rows(vectors: Tensor) -> bool:

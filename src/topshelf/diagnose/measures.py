@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -116,9 +116,6 @@ class Bound:
     broken: int  # users with H > 1 that violate it: by the theorem, none
     gap: dict[str, float] | None  # SL@K + log DCG@K of users with H > 1
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def quantiles(values: np.ndarray) -> dict[str, float]:
     return {f"{q:.0%}": float(np.quantile(values, q)) for q in _QUANTILES}
@@ -127,8 +124,7 @@ def quantiles(values: np.ndarray) -> dict[str, float]:
 @torch.no_grad()
 def exact(queries: Tensor, items: Tensor, sample: Sample, k: int) -> Tensor:
     """The K-th best score per user of the sample, (U,)."""
-    parts = [scores.topk(k, dim=1).values[:, -1] for _, scores in sample.scored(queries, items)]
-    return torch.cat(parts)
+    return torch.cat([scores.topk(k, dim=1).values[:, -1] for _, scores in sample.scored(queries, items)])
 
 
 @torch.no_grad()
@@ -136,23 +132,20 @@ def estimates(
     queries: Tensor, items: Tensor, sample: Sample, k: int, n: int, generator: torch.Generator
 ) -> list[Estimate]:
     """Monte Carlo thresholds of ``n`` drawn items, by every estimator that draws."""
-    truth = exact(queries, items, sample, k).cpu().numpy()
-    mine = queries[sample.rows]
-    drawn = {
-        name: drawn_thresholds(name, mine, items, sample.positives, k, n, generator, block=_DRAW_BLOCK)
-        for name in ESTIMATES
-    }
-    return [Estimate(ESTIMATES[name], n, truth, values.cpu().numpy()) for name, values in drawn.items()]
+    truth, mine, result = exact(queries, items, sample, k).cpu().numpy(), queries[sample.rows], []
+    for name, label in ESTIMATES.items():
+        drawn = drawn_thresholds(name, mine, items, sample.positives, k, n, generator, block=_DRAW_BLOCK)
+        result.append(Estimate(label, n, truth, drawn.cpu().numpy()))
+    return result
 
 
 @torch.no_grad()
 def scores(queries: Tensor, items: Tensor, sample: Sample, k: int, generator: torch.Generator) -> Scores:
     """Scores for density plots; at most some thousands of each kind."""
-    mine, owner = queries[sample.rows], sample.owner
-    positive = (mine[owner] * items[sample.positives.indices]).sum(1)
+    positive = _positive(queries, items, sample)
     each = max(1, min(200, _DENSITY_SAMPLE // sample.rows.numel()))
     drawn = draw_negatives(sample.positives, each, sample.n_items, generator)
-    negative = sampled_scores(mine, items, drawn).flatten()
+    negative = sampled_scores(queries[sample.rows], items, drawn).flatten()
     kept = torch.randperm(positive.numel(), generator=generator)[:_DENSITY_SAMPLE].to(positive.device)
     return Scores(positive[kept].cpu().numpy(), negative.cpu().numpy(), exact(queries, items, sample, k).cpu().numpy())
 
@@ -160,9 +153,12 @@ def scores(queries: Tensor, items: Tensor, sample: Sample, k: int, generator: to
 @torch.no_grad()
 def distances(queries: Tensor, items: Tensor, sample: Sample, threshold: np.ndarray) -> np.ndarray:
     """s - beta of the sample's positives, (P,)."""
-    owner = sample.owner
-    positive = (queries[sample.rows][owner] * items[sample.positives.indices]).sum(1)
-    return (positive - torch.from_numpy(threshold).to(positive)[owner]).cpu().numpy()
+    positive = _positive(queries, items, sample)
+    return (positive - torch.from_numpy(threshold).to(positive)[sample.owner]).cpu().numpy()
+
+
+def _positive(queries: Tensor, items: Tensor, sample: Sample) -> Tensor:
+    return (queries[sample.rows][sample.owner] * items[sample.positives.indices]).sum(1)
 
 
 def weights_of(distance: np.ndarray, tau_weight: float) -> np.ndarray:

@@ -49,16 +49,10 @@ def gradient_concentration(diagnosis: Diagnosis) -> Figure:
             spread: Concentration = getattr(gradients, attribute)
             if not spread.n:
                 continue  # a loss without single negatives has no pairs
-            label = charts.plain(f"{gradients.label}: {spread.top['5%']:.0%}")
-            axes.plot(
-                np.linspace(0, 1, len(spread.curve)),
-                spread.curve,
-                **_loss_line(diagnosis, gradients.label),
-                label=label,
-            )
+            style = _loss_line(diagnosis, gradients.label, f": {spread.top['5%']:.0%}")
+            axes.plot(np.linspace(0, 1, len(spread.curve)), spread.curve, **style)
         axes.axvline(0.05, color="#777", linewidth=1, linestyle=":")
-        axes.set(xlabel=f"largest {what}", ylabel="share of the gradient")
-        axes.set(xlim=(0, 1), ylim=(0, 1.01))
+        axes.set(xlabel=f"largest {what}", ylabel="share of the gradient", xlim=(0, 1), ylim=(0, 1.01))
         charts.percent(axes.xaxis, axes.yaxis)
         size = 9 if len(diagnosis.gradients) <= _MANY else 6
         axes.legend(title="held by the top 5%", loc="lower right", fontsize=size, title_fontsize=size)
@@ -68,15 +62,11 @@ def gradient_concentration(diagnosis: Diagnosis) -> Figure:
 def gradient_sizes(diagnosis: Diagnosis) -> Figure:
     figure, (axes,) = charts.figure(7, 4)
     for gradients in diagnosis.gradients:
-        spread, label = gradients.by_positive, f"{gradients.label} ({gradients.by_positive.decades:.1f} decades)"
-        _steps(axes, spread.log10_edges, spread.log10_shares, _loss_line(diagnosis, gradients.label), label)
-    axes.set(
-        xlabel="log10 of the gradient norm per positive (with respect to the user's vector)",
-        ylabel="share of positives",
-    )
-    charts.percent(axes.yaxis)
-    axes.set_ylim(bottom=0)
-    _legend(axes, len(diagnosis.gradients))
+        spread = gradients.by_positive
+        style = _loss_line(diagnosis, gradients.label, f" ({spread.decades:.1f} decades)")
+        axes.stairs(spread.log10_shares, spread.log10_edges, **style)
+    axes.set_xlabel("log10 of the gradient norm per positive (with respect to the user's vector)")
+    _shares(axes, "positives", len(diagnosis.gradients))
     return figure
 
 
@@ -111,12 +101,10 @@ def threshold_errors(diagnosis: Diagnosis) -> Figure:
     edges = np.linspace(min(low, 0) - room, max(high, 0) + room, 61)
     for place, estimate in enumerate(shown):
         counts = np.histogram(np.clip(estimate.error, edges[0], edges[-1]), edges)[0]
-        _steps(axes, edges, counts / len(estimate.error), _line(place), estimate.name)
+        axes.stairs(counts / len(estimate.error), edges, **_line(place, estimate.name))
     axes.axvline(0, color="#777", linewidth=1)
-    axes.set(xlabel="estimate minus exact threshold (in units of the score)", ylabel="share of users")
-    charts.percent(axes.yaxis)
-    axes.set_ylim(bottom=0)
-    _legend(axes, len(shown))
+    axes.set_xlabel("estimate minus exact threshold (in units of the score)")
+    _shares(axes, "users", len(shown))
     return figure
 
 
@@ -132,7 +120,7 @@ def score_densities(diagnosis: Diagnosis) -> Figure:
     grid = np.linspace(low, high, 300)
     for place, (name, values) in enumerate(parts):
         height = _density(values, grid)
-        axes.plot(grid, height, **_line(place), label=charts.plain(f"{name}, mean {values.mean():.2f}"))
+        axes.plot(grid, height, **_line(place, f"{name}, mean {values.mean():.2f}"))
         axes.fill_between(grid, height, color=COLOURS[place], alpha=0.12, linewidth=0)
     axes.set(xlabel="score", ylabel="density")
     axes.set_ylim(bottom=0)
@@ -155,11 +143,8 @@ def weight_histogram(diagnosis: Diagnosis) -> Figure:
     axes.axvspan(HIGH, 1, color=RED, alpha=0.12, linewidth=0)
     shares = np.full(len(weights.values), 1 / len(weights.values))
     axes.hist(weights.values, np.linspace(0, 1, 101), weights=shares, histtype="stepfilled", color=BLUE)
-    axes.set(
-        xlim=(0, 1),
-        xlabel=f"weight of a training positive (tau_weight = {weights.tau_weight:g})",
-        ylabel="share of positives",
-    )
+    axes.set(xlim=(0, 1), xlabel=f"weight of a training positive (tau_weight = {weights.tau_weight:g})")
+    axes.set_ylabel("share of positives")
     charts.percent(axes.yaxis)
     axes.set_title(
         f"saturated (shaded): {weights.low:.1%} under {LOW:g}, {weights.high:.1%} over {HIGH:g}", fontsize=10
@@ -170,12 +155,7 @@ def weight_histogram(diagnosis: Diagnosis) -> Figure:
 def hits(diagnosis: Diagnosis) -> Figure:
     figure, (axes,) = charts.figure(7, 4)
     for label, points in diagnosis.bounds.items():
-        axes.plot(
-            [p.epoch for p in points],
-            [p.more_hits for p in points],
-            **_loss_line(diagnosis, label),
-            label=charts.plain(label),
-        )
+        axes.plot([p.epoch for p in points], [p.more_hits for p in points], **_loss_line(diagnosis, label))
     axes.set(xlabel="epoch", ylabel=f"users with two or more hits in the top {diagnosis.k}", ylim=(0, 1.01))
     axes.set_xlim(left=0)
     charts.whole_numbers(axes.xaxis)
@@ -190,7 +170,7 @@ def bound_gap(diagnosis: Diagnosis) -> Figure:
         with_gap = [p for p in points if p.gap is not None]
         epochs = [p.epoch for p in with_gap]
         low, middle, high = ([p.gap[q] for p in with_gap if p.gap] for q in ("25%", "50%", "75%"))
-        axes.plot(epochs, middle, **_loss_line(diagnosis, label), label=charts.plain(label))
+        axes.plot(epochs, middle, **_loss_line(diagnosis, label))
         if label == diagnosis.label:  # bands of several losses hide each other
             axes.fill_between(epochs, low, high, color=BLUE, alpha=0.15, linewidth=0)
     axes.axhline(0, color="#777", linewidth=1)
@@ -241,22 +221,25 @@ def step_times(diagnosis: Diagnosis) -> Figure:
     return figure
 
 
-def _line(place: int) -> dict[str, Any]:
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)], "linewidth": 1.8}
+def _line(place: int, label: str) -> dict[str, Any]:
+    style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)], "linewidth": 1.8}
+    return {**style, "label": charts.plain(label)}
 
 
-def _loss_line(diagnosis: Diagnosis, label: str) -> dict[str, Any]:
+def _loss_line(diagnosis: Diagnosis, label: str, more: str = "") -> dict[str, Any]:
     """The same colour for a loss in every plot; the run's saved model is the thin line."""
     labels = list(diagnosis.bounds)
     if label in labels:
-        return _line(labels.index(label))
-    return {**_line(0), "linestyle": (0, (1, 1)), "linewidth": 1.2}
+        return _line(labels.index(label), label + more)
+    return {**_line(0, label + more), "linestyle": (0, (1, 1)), "linewidth": 1.2}
 
 
-def _steps(axes: Any, edges: Any, shares: Any, style: dict[str, Any], label: str) -> None:
-    """A histogram as one closed line."""
-    heights = np.concatenate([[0.0], np.repeat(np.asarray(shares), 2), [0.0]])
-    axes.plot(np.repeat(np.asarray(edges), 2), heights, **style, label=charts.plain(label))
+def _shares(axes: Any, of: str, n: int) -> None:
+    """A vertical axis of shares, and a legend of ``n`` lines."""
+    axes.set_ylabel(f"share of {of}")
+    axes.set_ylim(bottom=0)
+    charts.percent(axes.yaxis)
+    _legend(axes, n)
 
 
 def _legend(axes: Any, n: int) -> None:

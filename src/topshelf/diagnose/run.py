@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,8 @@ from topshelf.diagnose.advice import Advice, advise
 from topshelf.diagnose.gradients import Gradients, gradients, has_unit_rows
 from topshelf.diagnose.measures import Bound, Estimate, Scores, Weights
 from topshelf.diagnose.sample import Sample
-from topshelf.diagnose.states import State, Timing
+from topshelf.diagnose.states import State, Timing, Vectors
 from topshelf.errors import ConfigError, TrainingError, at_least, at_most
-from topshelf.losses import Loss
 from topshelf.models import Model
 from topshelf.queries import Context
 from topshelf.training import load, load_dataset
@@ -71,18 +70,18 @@ class Diagnosis:
         return advise(self)
 
     def to_json(self) -> dict[str, Any]:
-        plain = (str, int, float, bool)
-        result: dict[str, Any] = {
-            name: value for name, value in vars(self).items() if value is None or isinstance(value, plain)
-        }
-        for name in ("scores", "weights", "bound", "held"):
-            part = getattr(self, name)
-            result[name] = None if part is None else part.to_json()
-        for name in ("gradients", "estimates", "timings"):
-            result[name] = [part.to_json() for part in getattr(self, name)]
-        result["bounds"] = {label: [point.to_json() for point in points] for label, points in self.bounds.items()}
-        result["mean_thresholds"], result["failed"] = self.mean_thresholds, self.failed
-        return {**result, "advice": [advice.to_json() for advice in self.advice]}
+        return {name: _plain(value) for name, value in {**vars(self), "advice": self.advice}.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Values as JSON; a dataclass may have a form of its own."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,14 @@ class Plan:
         own = made[0]
         state = own if self.kept is None else self._kept_state(self.kept)
         vectors = state.vectors()
-        estimates, weights = self._thresholds(own.loss, vectors)
+        estimates, weights = self._thresholds(own, vectors)
         say("measuring gradients")
         grads = [_gradients(one, self.sample, f"{self.epochs}") for one in made]
         if state is not own and set(state.loss.state_dict()) <= {"threshold"}:
-            grads.insert(1, _gradients(_with_thresholds(state, self.sample, self.k), self.sample, "as kept"))
+            if state.loss.keeps_thresholds:  # a kept model has no loss state; use the exact thresholds
+                table = state.loss.threshold
+                table[self.sample.rows] = measures.exact(*vectors, self.sample, self.k).to(table.dtype)
+            grads.insert(1, _gradients(state, self.sample, "as kept"))
         say("timing steps")
         split = self.dataset.split
         return Diagnosis(
@@ -123,12 +125,10 @@ class Plan:
             state=f"after {self.epochs} epochs" if state is own else "the kept model of the run",
             gradients=grads,
             estimates=estimates,
-            held=_held(own, self.sample),
+            held=self._held(own),
             scores=measures.scores(*vectors, self.sample, self.k, stream(self.config.seed, _DRAWS, 1)),
             weights=weights,
-            bound=measures.bound(
-                vectors[0], vectors[1], self.sample, self.k, **states.bound_settings(self.config), epoch=self.epochs
-            ),
+            bound=states.bound_of(state, self.sample, self.k, self.epochs),
             bounds={one.label: one.bounds for one in made},
             mean_thresholds={
                 one.label: float(measures.exact(*one.vectors(), self.sample, self.k).mean()) for one in made
@@ -174,19 +174,34 @@ class Plan:
     def _kept_state(self, model: Model) -> State:
         model = model.to(self.config.train.device)
         objective = build_objective(self.config, model, self.context)
-        return State(f"{self.entries[0][0]}, as kept", self.config, model, objective.loss, objective)
+        return State(f"{self.entries[0][0]}, as kept", self.config, model, objective)
 
-    def _thresholds(self, loss: Loss, vectors: tuple[Tensor, Tensor]) -> tuple[list[Estimate], Weights | None]:
+    def _thresholds(self, own: State, vectors: Vectors) -> tuple[list[Estimate], Weights | None]:
         config, generator = self.config, stream(self.config.seed, _DRAWS, 0)
         estimates = measures.estimates(*vectors, self.sample, self.k, config.threshold.n or DRAWN, generator)
-        tau_weight = _tau_weight(loss)
-        if tau_weight is None:
+        if (tau_weight := own.tau_weight) is None:
             return estimates, None
+        distance = measures.distances(*vectors, self.sample, estimates[0].exact)
+        weights = Weights(tau_weight, distance, measures.weights_of(distance, tau_weight))
+        return [self._with_shift(one, own, vectors) for one in estimates], weights
+
+    def _held(self, own: State) -> Estimate | None:
+        """The thresholds in the loss's buffer against the exact ones of the newly trained model."""
+        buffer, vectors = getattr(own.loss, "threshold", None), own.vectors()
+        if not isinstance(buffer, Tensor) or buffer.shape != (own.model.n_queries,):
+            return None
+        exact = measures.exact(*vectors, self.sample, getattr(own.loss, "k", own.config.k)).cpu().numpy()
+        held = buffer.detach()[self.sample.rows].float().cpu().numpy()
+        return self._with_shift(
+            Estimate(f"the loss's own, after {self.epochs} epochs", None, exact, held), own, vectors
+        )
+
+    def _with_shift(self, estimate: Estimate, own: State, vectors: Vectors) -> Estimate:
+        """With the change of the weights by its error, if the loss has weights."""
+        if own.tau_weight is None:
+            return estimate
         distance_of = partial(measures.distances, *vectors, self.sample)
-        shifts = [measures.weight_shift(one, distance_of, tau_weight) for one in estimates]
-        estimates = [replace(one, weight_shift=shift) for one, shift in zip(estimates, shifts, strict=True)]
-        distance = distance_of(estimates[0].exact)
-        return estimates, Weights(tau_weight, distance, measures.weights_of(distance, tau_weight))
+        return replace(estimate, weight_shift=measures.weight_shift(estimate, distance_of, own.tau_weight))
 
 
 def diagnose(
@@ -258,42 +273,5 @@ def _opened(
 
 
 def _gradients(state: State, sample: Sample, epochs: str) -> Gradients:
-    return gradients(
-        state.loss, *state.vectors(), sample, label=state.label, epochs=epochs, effective_n=state.effective_n
-    )
-
-
-def _with_thresholds(state: State, sample: Sample, k: int) -> State:
-    """A kept model has no loss state; use the exact thresholds."""
-    if state.loss.keeps_thresholds:
-        exact = measures.exact(*state.vectors(), sample, k)
-        state.loss.threshold[sample.rows] = exact.to(state.loss.threshold.dtype)
-    return state
-
-
-def _tau_weight(loss: Loss) -> float | None:
-    """The temperature of a loss with sigmoid weights around thresholds, else None."""
-    if not loss.keeps_thresholds or getattr(loss, "weight", "sigmoid") != "sigmoid":
-        return None
-    value = getattr(loss, "tau_weight", None)
-    return None if value is None else float(value)
-
-
-def _held(state: State, sample: Sample) -> Estimate | None:
-    """The thresholds in the loss's buffer against the exact ones of the newly trained model."""
-    loss = state.loss
-    buffer, tau_weight = getattr(loss, "threshold", None), _tau_weight(loss)
-    if not isinstance(buffer, Tensor) or buffer.shape != (state.model.n_queries,):
-        return None
-    queries, items = state.vectors()
-    exact = measures.exact(queries, items, sample, getattr(loss, "k", state.config.k)).cpu().numpy()
-    estimate = Estimate(
-        f"the loss's own, after {state.config.train.epochs} epochs",
-        None,
-        exact,
-        buffer.detach()[sample.rows].float().cpu().numpy(),
-    )
-    if tau_weight is None:
-        return estimate
-    shift = measures.weight_shift(estimate, partial(measures.distances, queries, items, sample), tau_weight)
-    return replace(estimate, weight_shift=shift)
+    n = state.config.negatives.effective_n
+    return gradients(state.loss, *state.vectors(), sample, label=state.label, epochs=epochs, effective_n=n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,12 @@ from topshelf.registry import lookup
 from topshelf.training.batches import Batches, stream
 from topshelf.training.build import build_model, build_trainer, resolve
 from topshelf.training.objective import Objective
-from topshelf.training.trainer import Trainer
+from topshelf.training.trainer import Trainer, Watcher
 
 _TIMED_POSITIVES = 4096  # of the step that is timed
 _ROUNDS = 5
+
+Vectors = tuple[Tensor, Tensor]
 
 
 @dataclass
@@ -36,20 +38,26 @@ class State:
     label: str
     config: RunConfig
     model: Model
-    loss: Loss
     objective: Objective
     bounds: list[Bound] = field(default_factory=list)
 
-    def vectors(self) -> tuple[Tensor, Tensor]:
+    @property
+    def loss(self) -> Loss:
+        return self.objective.loss
+
+    @torch.no_grad()
+    def vectors(self) -> Vectors:
         """The vectors of queries and items, detached."""
-        with torch.no_grad():
-            queries, items = self.model.encode(QuerySet.known(self.model.n_queries, self.config.train.device))
+        queries, items = self.model.encode(QuerySet.known(self.model.n_queries, self.config.train.device))
         assert isinstance(queries, Tensor)
         return queries.detach(), items.detach()
 
     @property
-    def effective_n(self) -> int | None:
-        return self.config.negatives.effective_n
+    def tau_weight(self) -> float | None:
+        """The temperature of a loss with sigmoid weights around thresholds, else None."""
+        value = getattr(self.loss, "tau_weight", None)
+        has_weights = self.loss.keeps_thresholds and getattr(self.loss, "weight", "sigmoid") == "sigmoid"
+        return float(value) if has_weights and value is not None else None
 
 
 @dataclass(frozen=True)
@@ -61,9 +69,6 @@ class Timing:
     n_positives: int
     n_queries: int
     negatives: str
-
-    def to_json(self) -> dict[str, Any]:
-        return vars(self)
 
 
 def entry(text: str, base: RunConfig) -> tuple[str, RunConfig]:
@@ -96,48 +101,40 @@ def short(config: RunConfig, epochs: int) -> RunConfig:
     return config.model_copy(update={"train": train})
 
 
-class _Watch:
+@dataclass
+class _Watch(Watcher):
     """Measures the bound after every epoch."""
 
-    def __init__(self, measure: Callable[[int], Bound]) -> None:
-        self.measure = measure
-        self.bounds: list[Bound] = []
+    state: State
+    sample: Sample
+    k: int
 
-    def on_step(self, trainer: Trainer) -> None: ...
+    def measure(self, epoch: int) -> None:
+        self.state.bounds.append(bound_of(self.state, self.sample, self.k, epoch))
 
     def on_epoch(self, trainer: Trainer, record: dict[str, Any]) -> None:  # noqa: ARG002
-        self.bounds.append(self.measure(record["epoch"]))
-
-    def wants_to_stop(self) -> bool:
-        return False
+        self.measure(record["epoch"])
 
 
 def trained(label: str, config: RunConfig, context: Context, sample: Sample, k: int) -> State:
     """The state after training for the config's epochs; the bound is for ``k``."""
     model = build_model(config, len(context.histories), context.n_items).to(config.train.device)
     trainer = build_trainer(config, model, context)
-    objective = trainer.objective
-    state = State(label, config, model, objective.loss, objective)
-    temperatures = bound_settings(config)
-
-    def measure(epoch: int) -> Bound:
-        queries, items = state.vectors()
-        return bound(queries, items, sample, k, **temperatures, epoch=epoch)
-
-    watch = _Watch(measure)
-    watch.bounds.append(measure(0))
+    state = State(label, config, model, trainer.objective)
+    watch = _Watch(state, sample, k)
+    watch.measure(0)
     trainer.run(watch)
-    state.bounds = watch.bounds
-    objective.loss.begin_epoch(1)  # time a step that updates the model
+    state.loss.begin_epoch(1)  # time a step that updates the model
     return state
 
 
-def bound_settings(config: RunConfig) -> dict[str, float]:
-    """The temperatures of the SL@K in the bound: the loss's own if it has both, else SL@K's defaults."""
-    settings: Mapping[str, Any] = config.loss.settings
-    if "tau_weight" in settings and "tau" in settings:
-        return {"tau": float(settings["tau"]), "tau_weight": float(settings["tau_weight"])}
-    return {"tau": 0.2, "tau_weight": 3.0}
+def bound_of(state: State, sample: Sample, k: int, epoch: int) -> Bound:
+    """With the loss's own temperatures if it has both, else with SL@K's defaults."""
+    names = ("tau", "tau_weight")
+    settings: Mapping[str, Any] = state.config.loss.settings
+    settings = settings if all(name in settings for name in names) else {"tau": 0.2, "tau_weight": 3.0}
+    queries, items = state.vectors()
+    return bound(queries, items, sample, k, **{name: float(settings[name]) for name in names}, epoch=epoch)
 
 
 def times(states: Sequence[State], positives: Ragged, n_items: int, seed: int) -> list[Timing]:
@@ -154,15 +151,12 @@ def times(states: Sequence[State], positives: Ragged, n_items: int, seed: int) -
             best[place] = min(best[place], time.perf_counter() - started)
             state.model.zero_grad(set_to_none=True)
             state.loss.zero_grad(set_to_none=True)
-    return [
-        Timing(state.label, seconds, batch.item.numel(), batch.query.numel(), _negatives_label(state.config))
-        for state, seconds in zip(states, best, strict=True)
-    ]
-
-
-def _negatives_label(config: RunConfig) -> str:
-    kind, n = config.negatives.kind, config.negatives.n
-    return kind if n is None else f"{n} {kind}"
+    result = []
+    for state, seconds in zip(states, best, strict=True):
+        kind, n = state.config.negatives.kind, state.config.negatives.n
+        negatives = kind if n is None else f"{n} {kind}"
+        result.append(Timing(state.label, seconds, batch.item.numel(), batch.query.numel(), negatives))
+    return result
 
 
 def check_labels(entries: Sequence[tuple[str, RunConfig]]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from topshelf.diagnose.gradients import Concentration
-from topshelf.diagnose.measures import HIGH, LOW, SMALL_LAMBDA, Estimate
+from topshelf.diagnose.measures import HIGH, LOW, SMALL_LAMBDA, Estimate, quantiles
 from topshelf.diagnose.run import Diagnosis
 
 HEALTHY = "Nothing to change: no rule of docs/diagnose.md is broken."
@@ -29,12 +29,9 @@ def caption(diagnosis: Diagnosis) -> str:
         f"{diagnosis.target}: {diagnosis.label} on {diagnosis.data}, {diagnosis.n_users:,} users, "
         f"{diagnosis.n_items:,} items, K = {diagnosis.k}. {diagnosis.sampled_users:,} users are sampled. Every loss "
         f"was trained here for {diagnosis.epochs} epochs from the same initial values (seed {diagnosis.seed}); "
-        f"thresholds, scores, weights and hits are those of {_state(diagnosis)}."
+        "thresholds, scores, weights and hits are those of "
+        f"{'' if diagnosis.state.startswith('the') else f'{diagnosis.label} '}{diagnosis.state}."
     )
-
-
-def _state(diagnosis: Diagnosis) -> str:
-    return diagnosis.state if diagnosis.state.startswith("the") else f"{diagnosis.label} {diagnosis.state}"
 
 
 def advice_lines(diagnosis: Diagnosis) -> list[str]:
@@ -125,7 +122,7 @@ def _thresholds(diagnosis: Diagnosis) -> Section:
 
 def all_estimates(diagnosis: Diagnosis) -> list[Estimate]:
     """The estimators that were compared, and the loss's own thresholds if it has any."""
-    return [*diagnosis.estimates, *([diagnosis.held] if diagnosis.held is not None else [])]
+    return [one for one in (*diagnosis.estimates, diagnosis.held) if one is not None]
 
 
 def _estimate(one: Estimate) -> tuple[str, ...]:
@@ -136,14 +133,9 @@ def _estimate(one: Estimate) -> tuple[str, ...]:
 
 
 def _scores(diagnosis: Diagnosis) -> Section:
-    rows = [
-        (name, f"{values.mean():.3f}", f"{values.std():.3f}")
-        for name, values in (
-            ("training positives", diagnosis.scores.positive),
-            ("negatives", diagnosis.scores.negative),
-            ("thresholds", diagnosis.scores.threshold),
-        )
-    ]
+    names = {"positive": "training positives", "negative": "negatives", "threshold": "thresholds"}
+    numbers = diagnosis.scores.to_json()
+    rows = [(name, f"{numbers[key]['mean']:.3f}", f"{numbers[key]['std']:.3f}") for key, name in names.items()]
     return Section(
         "Scores",
         "Scores of training positives and of sampled negatives, and the thresholds of the top K.",
@@ -158,22 +150,15 @@ def _scores(diagnosis: Diagnosis) -> Section:
 
 
 def _weights(diagnosis: Diagnosis) -> Section:
-    title = "Weights"
-    if diagnosis.weights is None:
-        return Section(title, f"{diagnosis.label} has no sigmoid weights around thresholds.")
     weights = diagnosis.weights
-    middle = weights.to_json()["quantiles"]
+    if weights is None:
+        return Section("Weights", f"{diagnosis.label} has no sigmoid weights around thresholds.")
+    shares, middle = [f"{100 * share:.1f}" for share in (weights.low, weights.high)], quantiles(weights.values)
     return Section(
-        title,
+        "Weights",
         f"The weight of each training positive, with exact thresholds; tau_weight = {weights.tau_weight:g}.",
         (f"under {LOW:g}, %", f"over {HIGH:g}, %", "5th percentile", "median", "95th percentile"),
-        [
-            (
-                f"{100 * weights.low:.1f}",
-                f"{100 * weights.high:.1f}",
-                *(f"{middle[q]:.3f}" for q in ("5%", "50%", "95%")),
-            )
-        ],
+        [(*shares, *(f"{middle[q]:.3f}" for q in ("5%", "50%", "95%")))],
         ("weights",),
         ("In the shaded ends the sigmoid is saturated: the weight no longer follows the score.",),
     )
@@ -181,10 +166,7 @@ def _weights(diagnosis: Diagnosis) -> Section:
 
 def _bound(diagnosis: Diagnosis) -> Section:
     last = {label: points[-1] for label, points in diagnosis.bounds.items()}
-    shown = {
-        **({} if diagnosis.state.startswith("after") else {f"{diagnosis.label}, as kept": diagnosis.bound}),
-        **last,
-    }
+    shown = last if diagnosis.state.startswith("after") else {f"{diagnosis.label}, as kept": diagnosis.bound, **last}
     rows = [
         (
             label,

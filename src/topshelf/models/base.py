@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from topshelf.errors import ConfigError, TopshelfError, at_least
-from topshelf.queries import Batch, Encoded, QuerySet
+from topshelf.queries import KINDS, Batch, Encoded, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import Queries
 from topshelf.registry import Recorded, SearchSpace
@@ -57,7 +57,7 @@ class Trainable(Recorded, nn.Module):
 class Model(Trainable):
     """Base of the models that encode. A subclass has :meth:`encode_queries` and :meth:`encode_items`, and says what it
     ``takes``: the kinds of queries it encodes. All take ``"rows"``, the queries of the training; one that takes
-    ``"history"`` serves new users by the same call.
+    ``"sequence"`` or ``"history"`` serves new users by the same call, from their items in order or as a set.
     """
 
     sizes: ClassVar[tuple[str, ...]] = ("n_queries", "n_items")
@@ -90,13 +90,23 @@ class Model(Trainable):
         assert isinstance(queries, Tensor)
         return Encoded(queries, self.encode_items())
 
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of queries that this model encodes: those of its class, unless they depend on its settings."""
+        return self.takes
+
     def check_takes(self, kind: str) -> None:
         """Refuse a kind of queries that the model cannot encode."""
-        if kind not in self.takes:
+        if kind in self.kinds:
+            return
+        name = type(self).__name__
+        if self.kinds == {"rows"}:
             raise ConfigError(
-                f"{type(self).__name__} has vectors for the users of its training only, not for new ones. Train again "
+                f"{name} has vectors for the users of its training only, not for new ones, got a {kind}. Train again "
                 "with their interactions, or use a model that takes new users; topshelf models says which do"
             )
+        taken = ", ".join(one for one in KINDS if one in self.kinds)
+        raise ConfigError(f"{name} takes queries of the kinds {taken}, got the kind {kind}; give one of those it takes")
 
     def histories_of(self, queries: QuerySet) -> Ragged:
         """The history of each query: the given one, or that of its row among the attached ones."""

@@ -72,6 +72,10 @@ class Blend(Model):
         encoded = [(root, *part.encode(queries)) for root, part in self._asked()]
         return _side_by_side([some[:2] for some in encoded]), _joined([(root, items) for root, _, items in encoded])
 
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset.intersection(*(part.kinds for _, part in self._asked()))
+
     def check_takes(self, kind: str) -> None:
         for _, part in self._asked():
             part.check_takes(kind)

@@ -18,5 +18,5 @@ def describe() -> list[dict[str, Any]]:
 
 
 def takes_new_users(cls: type[Model]) -> bool:
-    """Whether new users can be scored from their items, without training again."""
-    return "history" in cls.takes
+    """Whether new users can be scored from their items, in order or not, without training again."""
+    return not cls.takes.isdisjoint({"history", "sequence"})

@@ -29,6 +29,12 @@ class Case:
     def but(self, **changes: Any) -> Case:
         return dataclasses.replace(self, **changes)
 
+    def tracked(self, scale: float = 1.0) -> Case:
+        """With new scores that collect gradients."""
+        scores = (self.positive, self.negative)
+        positive, negative = ((one.detach() * scale).requires_grad_() for one in scores)
+        return self.but(positive=positive, negative=negative)
+
     def run(self, loss: Loss) -> Tensor:
         extras = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[3:]}
         return loss(self.positive, self.negative, self.owner, **extras)

@@ -43,11 +43,13 @@ class LossContract:
     def make(self, n_queries: int = 10, n_positives: int = 20, **settings: Any) -> Loss:
         """A new loss, so that no state is left over from another call."""
         sizes = {"n_queries": n_queries, "n_items": 12, "n_positives": n_positives}
-        taken = inspect.signature(self.loss.__init__).parameters
-        given: dict[str, Any] = {key: size for key, size in sizes.items() if key in taken}
+        given: dict[str, Any] = {key: size for key, size in sizes.items() if key in self.arguments()}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return self.loss(**given, **{**self.settings, **settings})
+
+    def arguments(self) -> Mapping[str, Any]:
+        return inspect.signature(self.loss.__init__).parameters
 
     def value(self, given: Case, *, reduction: str = "mean", **settings: Any) -> Tensor:
         loss = self.make(reduction=reduction, **settings)
@@ -55,10 +57,9 @@ class LossContract:
 
     def value_and_gradients(self, given: Case) -> tuple[Tensor, tuple[Tensor, Tensor], dict[str, Tensor]]:
         """The sum over positives, its gradients by positives and negatives, and the state after it."""
-        loss = self.make(reduction="sum").double()
-        positive, negative = given.positive.clone().requires_grad_(), given.negative.clone().requires_grad_()
-        value = given.but(positive=positive, negative=negative).run(loss)
-        by_positive, by_negative = torch.autograd.grad(value, (positive, negative), materialize_grads=True)
+        loss, given = self.make(reduction="sum").double(), given.tracked()
+        value = given.run(loss)
+        by_positive, by_negative = torch.autograd.grad(value, (given.positive, given.negative), materialize_grads=True)
         return value.detach(), (by_positive, by_negative), loss.state_dict()
 
     # What it says of itself
@@ -67,8 +68,7 @@ class LossContract:
         check_is_named(self.loss, Loss, LOSSES)
 
     def test_what_it_says_of_itself_is_known_to_the_base(self) -> None:
-        taken = inspect.signature(self.loss.__init__).parameters
-        assert "reduction" in taken, "its constructor must take reduction, and pass it to the base's"
+        assert "reduction" in self.arguments(), "its constructor must take reduction, and pass it to the base's"
         loss = self.make()
         known = {"negative", "whole_queries", *Extras._fields}
         assert set(loss.needs) <= known, f"needs must be among {sorted(known)}, got {loss.needs}"
@@ -133,9 +133,7 @@ class LossContract:
     def test_gradcheck(self) -> None:
         if not self.is_derivative:
             pytest.skip("its gradient is by design not its derivative")
-        given, loss = case(), self.make(reduction="none").double().eval()
-        given.positive.requires_grad_()
-        given.negative.requires_grad_()
+        given, loss = case().tracked(), self.make(reduction="none").double().eval()
 
         def run(positive: Tensor, negative: Tensor) -> Tensor:
             return given.but(positive=positive, negative=negative).run(loss)
@@ -163,15 +161,13 @@ class LossContract:
 
     @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
     def test_values_and_gradients_stay_finite_at_extreme_scores(self, scale: float) -> None:
-        given = case(dtype=torch.float32)
-        positive, negative = (given.positive * scale).requires_grad_(), (given.negative * scale).requires_grad_()
-        taken = inspect.signature(self.loss.__init__).parameters
-        temperatures: dict[str, Any] = {name: 0.005 for name in ("tau", "tau1", "tau2") if name in taken}
+        given = case(dtype=torch.float32).tracked(scale)
+        temperatures: dict[str, Any] = {name: 0.005 for name in ("tau", "tau1", "tau2") if name in self.arguments()}
         loss = self.make(**temperatures)
-        value = given.but(positive=positive, negative=negative).run(loss)
+        value = given.run(loss)
         value.backward()
         assert value.isfinite(), f"the loss of scores up to {scale} must be finite, got {value}"
-        for tensor in (positive, negative, *loss.parameters()):
+        for tensor in (given.positive, given.negative, *loss.parameters()):
             finite = tensor.grad is None or bool(tensor.grad.isfinite().all())
             assert finite, f"the gradients at scores up to {scale} must be finite"
         for name, tensor in loss.state_dict().items():
@@ -184,10 +180,9 @@ class LossContract:
         owner = given.owner[torch.randperm(2048, generator=torch.Generator().manual_seed(1))]
         runs = []
         for _ in range(3):
-            positive, negative = given.positive.clone().requires_grad_(), given.negative.clone().requires_grad_()
-            loss = self.make(n_queries=256, n_positives=2048)
-            given.but(positive=positive, negative=negative, owner=owner).run(loss).backward()
-            runs.append([tensor.grad for tensor in (positive, negative) if tensor.grad is not None])
+            now = given.but(owner=owner).tracked()
+            now.run(self.make(n_queries=256, n_positives=2048)).backward()
+            runs.append([tensor.grad for tensor in (now.positive, now.negative) if tensor.grad is not None])
         promise = "the same call must give the same gradients to the last bit (F.embedding adds in order, indexing not)"
         for other in runs[1:]:
             assert all(torch.equal(a, b) for a, b in zip(runs[0], other, strict=True)), promise
@@ -222,17 +217,16 @@ class LossContract:
     def test_a_positive_without_negatives_costs_nothing_and_has_a_finite_gradient(self) -> None:
         if not self.needs_negatives:
             pytest.skip("it needs no negatives")
-        given = case(dtype=torch.float32, n_queries=2, n_positives=2, n_negatives=1)
-        positive, negative = given.positive.requires_grad_(), given.negative.requires_grad_()
+        given = case(dtype=torch.float32, n_queries=2, n_positives=2, n_negatives=1).tracked()
         owner = None if self.takes_pairs else torch.arange(2)
         each = self.value(given.but(owner=owner, mask=torch.tensor([[True], [False]])), reduction="none")
         each.sum().backward()
         assert each[0] == 0, f"a positive whose negatives are all masked must cost 0, got {each[0]}"
-        for tensor in (positive, negative):
-            assert tensor.grad is not None, "both positives and negatives must have gradients"
-            assert tensor.grad.isfinite().all(), "gradients beside a masked row must be finite"
-        assert positive.grad is not None
-        assert positive.grad[0] == 0, "a positive whose negatives are all masked must have no gradient"
+        for gradient in (given.negative.grad, given.positive.grad):
+            assert gradient is not None, "both positives and negatives must have gradients"
+            assert gradient.isfinite().all(), "gradients beside a masked row must be finite"
+        assert given.positive.grad is not None
+        assert given.positive.grad[0] == 0, "a positive whose negatives are all masked must have no gradient"
 
     # Values
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from topshelf.config import RunConfig
-from topshelf.data import Dataset, generate, make_split
+from topshelf.data import Dataset, Interactions, generate, make_split
 from topshelf.errors import ConfigError
 from topshelf.models import MODELS, Model
+from topshelf.models.describe import takes_new_users
 from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged, ragged_from_pairs
 from topshelf.ranking import Queries, top_k
@@ -31,6 +32,7 @@ from topshelf.testing.promises import (
     dense,
     identical,
     planted,
+    planted_events,
     planted_trainer,
     run_config,
     same,
@@ -53,7 +55,7 @@ class ModelContract:
     tolerance    how far the vectors of some rows may be from those among all rows; 0: not a bit. 1e-5 for networks,
                  whose products round by the number of rows
 
-    Tests of new users run for models whose ``takes`` has "history".
+    Tests of new users run for models whose ``takes`` has "history" or "sequence".
     """
 
     model: type[Model]
@@ -78,8 +80,8 @@ class ModelContract:
         """Skip a test that is not about this kind of model."""
         if trained and self.model.is_closed_form:
             pytest.skip("it is fitted in closed form")
-        if new_users and "history" not in self.model.takes:
-            pytest.skip("it does not take histories")
+        if new_users and not takes_new_users(self.model):
+            pytest.skip("it does not take new users")
         if personal and not self.is_personal:
             pytest.skip("the same list for everyone")
 
@@ -200,7 +202,7 @@ class ModelContract:
 
     def test_a_model_gives_new_users_lists_or_says_that_it_cannot(self) -> None:
         recommender = self.recommender()
-        if "history" in self.model.takes:
+        if takes_new_users(self.model):
             assert recommender.recommend_new([]).is_empty(), "no new users must get no lists"
             users = recommender.recommend_new([[0, 4], []], k=2)["user"].to_list()
             assert users == [0, 0, 1, 1], "every new user must get a list, also one without items"
@@ -228,7 +230,8 @@ class ModelContract:
 
     def test_the_training_histories_give_the_queries_of_the_training(self) -> None:
         self.only(new_users=True)
-        model, positives = self.fitted().model, planted().split.train.ragged()
+        model = self.fitted().model
+        positives = planted().split.train.ragged() if "history" in model.kinds else planted_events()
         everyone = torch.arange(len(positives))
         known, items = _vectors(model)
         with torch.no_grad():
@@ -241,13 +244,30 @@ class ModelContract:
 
     def test_a_new_user_with_the_items_of_a_known_one_gets_its_list(self) -> None:
         self.only(new_users=True)
-        recommender, train = self.recommender(), planted().split.train.to_frame()
-        histories = [train.filter(pl.col("user") == user)["item"].to_list() for user in (41, 7)]
+        recommender, train = self.recommender(), planted_events()
+        histories = [train.slice(user, user + 1).indices.tolist() for user in (41, 7)]
         known = recommender.recommend([41, 7], filter_seen=False)
         new = recommender.recommend_new(histories, filter_seen=False)
         promise = "a new user with the items of a known one must get its list"
         assert new.drop("score", "user").equals(known.drop("score", "user")), promise
         np.testing.assert_allclose(new["score"], known["score"], rtol=1e-5)
+
+    def test_the_order_of_items_reaches_a_model_of_sequences(self, tmp_path: Path) -> None:
+        self.only(new_users=True, personal=True)
+        if "sequence" not in self.model.takes:
+            pytest.skip("it does not take sequences")
+        made, events = self.recommender(), planted_events()
+        made.save(tmp_path / "run")
+        some = [events.slice(row, row + 1).indices.tolist() for row in range(8)]
+        for recommender in (made, Recommender.load(tmp_path / "run")):
+            forth, back = (
+                recommender.recommend_new(lists, filter_seen=False) for lists in (some, [one[::-1] for one in some])
+            )
+            promise = "a model that takes sequences must give the same items in another order other scores"
+            assert not forth["score"].equals(back["score"]), f"{promise}; if order does not matter, take histories"
+            known = recommender.recommend_new({row: one[:1] for row, one in enumerate(some)}, filter_seen=False)
+            before = recommender.recommend_new({row: [] for row in range(8)}, filter_seen=False)
+            assert not known["score"].equals(before["score"]), "what a known user did since training must count"
 
     def test_a_user_who_has_nothing_is_no_harm_to_others(self) -> None:
         self.only(new_users=True)
@@ -273,7 +293,8 @@ def _fitted(model: type[Any], loss: str, settings: str) -> Fitted:
 
 @functools.cache
 def _generated() -> Dataset:
-    return Dataset("generated", make_split(generate(80, 60, seed=3)))
+    rows = Interactions.from_frame(generate(80, 60, seed=3).to_frame())  # a frame has an order
+    return Dataset("generated", make_split(rows))
 
 
 def _vectors(model: Model, rows: Tensor | None = None) -> tuple[Queries, Tensor]:
@@ -282,5 +303,6 @@ def _vectors(model: Model, rows: Tensor | None = None) -> tuple[Queries, Tensor]
         return model.encode(QuerySet.known(model.n_queries) if rows is None else QuerySet(rows=rows))
 
 
-def _new(model: Model, histories: Ragged) -> Queries:
-    return model.encode_queries(QuerySet(history=histories))
+def _new(model: Model, lists: Ragged) -> Queries:
+    is_set = "history" in model.kinds
+    return model.encode_queries(QuerySet(history=lists) if is_set else QuerySet(sequence=lists))

@@ -12,7 +12,7 @@ from torch import Tensor
 from topshelf.negatives import NEGATIVES, Draw, Negatives
 from topshelf.queries import Batch, Context, Encoded
 from topshelf.ragged import Ragged, ragged_from_pairs
-from topshelf.testing.promises import check_is_named, check_training, identical, run_config
+from topshelf.testing.promises import check_is_named, check_training, drawn_twice, identical, run_config
 from topshelf.training.batches import Batches
 
 N_QUERIES, N_ITEMS, DIM = 24, 30, 4
@@ -90,20 +90,13 @@ class NegativesContract:
     @EACH_ORDER
     def test_the_same_stream_draws_the_same_whatever_else_is_drawn(self, order: Order) -> None:
         batch = self.batches(order)[0]
-        draws, states = [], []
-        for seed in (0, 1):
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                before = torch.get_rng_state()
-                draws.append(self.make().draw(batch, vectors(batch), generator(5)))
-                states.append(torch.equal(torch.get_rng_state(), before))
+        draws = drawn_twice(lambda: self.make().draw(batch, vectors(batch), generator(5)), "draws")
         promise = "the same generator must draw the same, or a run cannot be repeated or resumed"
         for name in ("items", "log_q"):
             first, second = (getattr(draw, name) for draw in draws)
             assert (first is None) == (second is None), f"{promise}: {name} is there only once"
             if first is not None:
                 identical(first, second, f"{promise}: {name}")
-        assert all(states), "draws must come from the given generator, not from torch's global one"
 
     def test_a_draw_changes_neither_the_batch_nor_the_vectors(self) -> None:
         source, batch = self.make(), self.batches("query")[0]
@@ -175,12 +168,9 @@ def check_items(draw: Draw, layout: str, n_queries: int) -> None:
         return
     assert draw.items is not None, f"with layout = {layout!r} a draw must have items"
     assert draw.items.dtype == torch.int64, f"items must be of int64, got {draw.items.dtype}"
-    rows = draw.items.shape[:-1]
-    expected = {"shared": ((),), "own": ((n_queries,),)}[layout]
-    shapes = {"shared": "(N,)", "own": f"(Q, N) = ({n_queries}, N)"}
-    assert tuple(rows) in expected, (
-        f"with layout = {layout!r} items must be {shapes[layout]}, got {tuple(draw.items.shape)}"
-    )
+    expected, shape = {"shared": ((), "(N,)"), "own": ((n_queries,), f"(Q, N) = ({n_queries}, N)")}[layout]
+    got = tuple(draw.items.shape)
+    assert got[:-1] == expected, f"with layout = {layout!r} items must be {shape}, got {got}"
     inside = bool(((draw.items >= 0) & (draw.items < N_ITEMS)).all())
     assert inside, f"items must be from 0 to {N_ITEMS - 1}"
 

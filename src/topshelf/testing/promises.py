@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
 from topshelf.config import RunConfig, make_config, of_task
-from topshelf.data import Dataset, IdMap, Interactions, make_split
+from topshelf.data import Dataset, Interactions, make_split
 from topshelf.errors import ConfigError
 from topshelf.evaluation import ndcg
 from topshelf.losses import LOSSES, Loss
 from topshelf.models import MODELS, Model
 from topshelf.negatives import NEGATIVES, Negatives
-from topshelf.queries import Context, QuerySet
+from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import Queries
 from topshelf.registry import lookup, named
@@ -26,6 +27,7 @@ from topshelf.training.thresholding import ESTIMATORS, Estimator
 from topshelf.training.trainer import Trainer
 
 N_BLOCKS, USERS, ITEMS = 4, 20, 24  # blocks; users and items of a block
+Drawn = TypeVar("Drawn")
 
 
 def same(actual: Any, expected: Any, promise: str, **tolerance: Any) -> None:
@@ -35,6 +37,19 @@ def same(actual: Any, expected: Any, promise: str, **tolerance: Any) -> None:
 
 def identical(actual: Any, expected: Any, promise: str) -> None:
     same(actual, expected, promise, rtol=0, atol=0)
+
+
+def drawn_twice(draw: Callable[[], Drawn], what: str) -> tuple[Drawn, Drawn]:
+    """Two draws with torch's global generator in two states, which they must leave alone."""
+    results = []
+    for seed in (0, 1):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            before = torch.get_rng_state()
+            results.append(draw())
+            is_left = torch.equal(torch.get_rng_state(), before)
+            assert is_left, f"{what} must come from the given generator, not from torch's global one"
+    return results[0], results[1]
 
 
 def check_is_named(cls: type[Any], base: type[Any], registry: Mapping[str, type[Any]]) -> None:
@@ -51,13 +66,12 @@ def check_is_named(cls: type[Any], base: type[Any], registry: Mapping[str, type[
 
 @functools.cache
 def planted() -> Dataset:
-    """Users of a block take a third of its items, at random, and nothing else. Blocks take turns."""
+    """Users of a block take a third of its items, in random order, and nothing else. Blocks take turns."""
     random = np.random.default_rng(0)
     users = np.repeat(np.arange(N_BLOCKS * USERS), ITEMS // 3)
     chosen = [random.choice(ITEMS, ITEMS // 3, replace=False) for _ in range(N_BLOCKS * USERS)]
     items = np.concatenate(chosen) * N_BLOCKS + users % N_BLOCKS
-    maps = IdMap.range(N_BLOCKS * USERS), IdMap.range(N_BLOCKS * ITEMS)
-    return Dataset("planted", make_split(Interactions.from_indices(users, items, *maps)))
+    return Dataset("planted", make_split(Interactions.from_frame(pl.DataFrame({"user": users, "item": items}))))
 
 
 def run_config(
@@ -83,7 +97,15 @@ def planted_trainer(config: RunConfig) -> tuple[Trainer, Ragged]:
     config = resolve(config)
     positives = planted().split.train.ragged()
     model = build_model(config, N_BLOCKS * USERS, N_BLOCKS * ITEMS)
-    return build_trainer(config, model, Context(positives, model.n_items)), positives
+    context = Context(positives, model.n_items, lambda: EventLists(planted_events(), None))
+    return build_trainer(config, model, context), positives
+
+
+def planted_events() -> Ragged:
+    """The training items of the planted users, in the order they took them."""
+    events = planted().split.train.events
+    assert events is not None
+    return events.ragged()
 
 
 def check_training(config: RunConfig) -> Trainer:

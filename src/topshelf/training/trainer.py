@@ -59,13 +59,15 @@ class Progress:
 
 
 class Watcher(Protocol):
-    """Callbacks of the trainer. Every method may do nothing."""
+    """Callbacks of the trainer. Those that a subclass leaves out do nothing."""
 
-    def on_step(self, trainer: Trainer) -> None: ...
+    def on_step(self, trainer: Trainer) -> None:  # noqa: ARG002
+        return
 
     def on_epoch(self, trainer: Trainer, record: dict[str, Any]) -> None: ...
 
-    def wants_to_stop(self) -> bool: ...
+    def wants_to_stop(self) -> bool:
+        return False
 
 
 class Interrupted(Exception):  # noqa: N818  not an error

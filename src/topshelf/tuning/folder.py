@@ -19,14 +19,13 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from topshelf import files
-from topshelf.config import BaseConfig, class_names, edits, make_config, read_config, to_toml
+from topshelf.config import BaseConfig, class_names, edits, flat, make_config, read_config, to_toml
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning, one_of
 from topshelf.registry import check_allowed
 from topshelf.tuning.ranges import Choice, Interval, Range, Space, assigned, default_ranges, is_closed_form, space
@@ -82,11 +81,9 @@ class Definition:
         )
 
     def _settings(self) -> dict[str, str]:
-        result = {"sampler": self.sampler}
-        for section, content in self.config.model_dump(exclude_none=True).items():
-            settings = content if isinstance(content, dict) else {"": content}
-            result |= {f"{section}.{key}".rstrip("."): str(value) for key, value in settings.items()}
-        return result | {f"the range of {name}": str(range_) for name, range_ in self.space.ranges.items()}
+        ranges = {f"the range of {name}": range_ for name, range_ in self.space.ranges.items()}
+        settings = {"sampler": self.sampler, **flat(self.config.model_dump(exclude_none=True)), **ranges}
+        return {name: str(value) for name, value in settings.items()}
 
 
 class StudyFolder:
@@ -121,12 +118,6 @@ class StudyFolder:
                 f"{self.path} holds a study of something else ({stored.difference(definition)}); continue that one "
                 f"(topshelf tune --resume {self.path}), or choose another --out"
             )
-
-    @contextmanager
-    def new(self) -> Iterator[StudyFolder]:
-        """A folder to fill. It is moved into place when the block ends; a crash leaves nothing."""
-        with files.new_folder(self.path) as fresh:
-            yield StudyFolder(fresh)
 
     def fill(self, definition: Definition, parts: Parts, *, study: str, trials: int, storage: str | None) -> None:
         """Write the definition and the data. ``study`` is the id, which the database holds too."""

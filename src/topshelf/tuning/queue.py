@@ -46,7 +46,8 @@ def fill(study: Study, definition: Definition, wanted: int | None) -> int:
     if total != budget(study):  # stored before the slots: the process may be killed in between
         study.set_user_attr(BUDGET, sealed({BUDGET: total}))
     _add_missing(study, definition, trials, total)
-    for trial in _last_attempts(trials):
+    by_attempt = sorted(without_duplicates(trials), key=lambda trial: trial.user_attrs[ATTEMPT])
+    for trial in {trial.user_attrs[SLOT]: trial for trial in by_attempt}.values():  # the last attempt of each slot
         if trial.state == TrialState.FAIL:  # its process was killed before it queued the slot again
             requeue(study, trial)
     return total
@@ -99,11 +100,6 @@ def without_duplicates(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
         if SLOT in trial.user_attrs:
             first.setdefault((trial.user_attrs[SLOT], trial.user_attrs[ATTEMPT]), trial)
     return list(first.values())
-
-
-def _last_attempts(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    by_attempt = sorted(without_duplicates(trials), key=lambda trial: trial.user_attrs[ATTEMPT])
-    return list({trial.user_attrs[SLOT]: trial for trial in by_attempt}.values())
 
 
 def release_dead(study: Study) -> list[int]:

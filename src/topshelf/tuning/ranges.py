@@ -152,18 +152,15 @@ def settings_of(config: BaseConfig) -> dict[str, Any]:
     """The settings that may be searched, with the config's values; a closed-form model has only its own settings."""
     sections = ("model",) if is_closed_form(config) else SECTIONS
     values = config.model_dump()
-    unset = {"model": _unset(model_class(config)), "loss": _unset(loss_class(config))}
+    for section, cls in (("model", model_class(config)), ("loss", loss_class(config))):
+        unset = {name: None for name, value in registry.settings(cls).items() if value is None}  # not in the config
+        values[section] = {**unset, **values[section]}
     return {
         f"{section}.{key}": value
         for section in sections
-        for key, value in {**unset.get(section, {}), **values[section]}.items()
+        for key, value in values[section].items()
         if key != "name" and f"{section}.{key}" not in NOT_SEARCHED
     }
-
-
-def _unset(cls: type[Any]) -> dict[str, None]:
-    """The settings of a loss or a model whose default is None."""
-    return {name: None for name, value in registry.settings(cls).items() if value is None}
 
 
 def is_closed_form(config: BaseConfig) -> bool:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from topshelf import files
 from topshelf.config import BaseConfig
 from topshelf.data import Dataset
-from topshelf.errors import ConfigError, TrainingError, at_least, positive
+from topshelf.errors import ConfigError, TrainingError
 from topshelf.training import StoppedEarly
 from topshelf.tuning import checks, queue
 from topshelf.tuning.folder import Definition, StudyFolder
@@ -17,7 +18,7 @@ from topshelf.tuning.outcome import Tuned
 from topshelf.tuning.page import write
 from topshelf.tuning.ranges import space
 from topshelf.tuning.runner import Parts, Runner, load_parts
-from topshelf.tuning.storage import check_database, check_url, folder_url, open_study, shown
+from topshelf.tuning.storage import Limits, check_database, folder_url, open_study, shown
 from topshelf.tuning.study import Worker
 
 
@@ -41,17 +42,16 @@ def tune(
     the same call again continues it, also while other processes work on it. ``storage`` is a database url, by default
     SQLite in that folder.
     """
+    limits = Limits(trials, timeout, storage, quiet)
     definition = Definition(space(config, ranges), sampler)
     folder = StudyFolder(out) if out is not None else None
-    if storage is not None:
-        check_url(storage)
     if folder is not None:
         folder.check(definition)
     if dataset is not None:
         parts = Parts.of(dataset)
     else:
         parts = folder.load_parts() if folder is not None and folder.exists else load_parts(config)
-    return _work(definition, parts, folder, storage, trials=trials, timeout=timeout, quiet=quiet)
+    return _work(definition, parts, folder, limits)
 
 
 def resume(
@@ -66,32 +66,18 @@ def resume(
 
     A study that is not kept in its folder needs its ``storage`` again.
     """
-    folder = StudyFolder(out)
-    definition, parts = folder.load(), folder.load_parts()
-    return _work(definition, parts, folder, storage, trials=trials, timeout=timeout, quiet=quiet)
+    limits, folder = Limits(trials, timeout, storage, quiet), StudyFolder(out)
+    return _work(folder.load(), folder.load_parts(), folder, limits)
 
 
-def _work(
-    definition: Definition,
-    parts: Parts,
-    folder: StudyFolder | None,
-    storage: str | None,
-    *,
-    trials: int | None,
-    timeout: float | None,
-    quiet: bool,
-) -> Tuned:
-    if trials is not None:
-        at_least("trials", trials, 1)
-    if timeout is not None:
-        positive("timeout", timeout)
+def _work(definition: Definition, parts: Parts, folder: StudyFolder | None, limits: Limits) -> Tuned:
     runner, defaults = Runner(parts, definition.config.train.device), definition.space.config(definition.space.default)
-    url = _url(folder, storage)
+    url = _url(folder, limits.storage)
     if folder is None or not folder.exists:
         runner.check(defaults)
     if folder is not None:
         if not folder.exists:
-            _begin(folder, definition, parts, storage and url, trials)
+            _begin(folder, definition, parts, limits)
         check_database(url or "")
         folder.sweep()
     with open_study(url, definition, is_new=folder is None) as study:
@@ -100,8 +86,7 @@ def _work(
         checks.check_study(study, definition.space, folder, shown(url) if url else "the study")
         checks.check_data(study, parts)
         runner.check_sizes(defaults)
-        worker = Worker(definition, study, runner, folder, trials=trials, timeout=timeout, quiet=quiet)
-        outcome = _run(worker, folder)
+        outcome = _run(Worker(definition, study, runner, folder, limits), folder)
     if outcome.best is None and not outcome.budget.spent["running"] and outcome.rows:
         row = outcome.rows[0]
         raise TrainingError(f"no trial was completed; trial {row.number}: {row.note or row.state}")
@@ -123,14 +108,15 @@ def _run(worker: Worker, folder: StudyFolder | None) -> Tuned:
     return outcome
 
 
-def _begin(folder: StudyFolder, definition: Definition, parts: Parts, storage: str | None, trials: int | None) -> None:
+def _begin(folder: StudyFolder, definition: Definition, parts: Parts, limits: Limits) -> None:
     """Make the folder with everything in it, the budget included. If another process was faster, join its study."""
-    identity = secrets.token_hex(8)
+    identity, storage = secrets.token_hex(8), limits.storage
     try:
-        with folder.new() as fresh:
+        with files.new_folder(folder.path) as path:
+            fresh = StudyFolder(path)
             with open_study(storage or folder_url(fresh.database), definition, is_new=True) as study:
                 checks.begin(study, parts, None if storage else identity)
-                total = queue.fill(study, definition, trials)
+                total = queue.fill(study, definition, limits.trials)
             fresh.fill(definition, parts, study=identity, trials=total, storage=shown(storage) if storage else None)
     except ConfigError:
         if not folder.exists:
@@ -138,12 +124,11 @@ def _begin(folder: StudyFolder, definition: Definition, parts: Parts, storage: s
         folder.check(definition)
 
 
-def _url(folder: StudyFolder | None, given: str | None) -> str | None:
+def _url(folder: StudyFolder | None, url: str | None) -> str | None:
     """The storage to use: the given one, the folder's own database, or None for memory.
 
     A folder never decides what is connected to: a study that is kept elsewhere needs its storage again.
     """
-    url = None if given is None else check_url(given)
     if folder is None:
         return url
     own = folder_url(folder.database)

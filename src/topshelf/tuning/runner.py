@@ -117,7 +117,7 @@ class Runner:
         """Refuse settings that do not fit the data, before anything is written."""
         self.check_sizes(config)
         try:
-            model = self._model(config)
+            model = self.task.model(config)
             if not model.is_closed_form:
                 self._trainer(config, model)
         except (MemoryError, RuntimeError) as error:
@@ -134,7 +134,7 @@ class Runner:
 
     def run(self, config: BaseConfig, watcher: Watcher | None = None) -> Result:
         """Train and measure. A training or fit that fails scores 0, because the final training would fail too."""
-        model = self._model(config)
+        model = self.task.model(config)
         if model.is_closed_form:
             return self._fit(model, config.k)
         trainer = self._trainer(config, model)
@@ -158,9 +158,6 @@ class Runner:
     def _trainer(self, config: BaseConfig, model: Model) -> Trainer:
         validate = partial(self.task.validate, k=config.k)
         return Trainer(self.task.objective(config, model, "train"), config, validate)
-
-    def _model(self, config: BaseConfig) -> Model:
-        return self.task.model(config)
 
 
 def _result(trainer: Trainer, *, note: str = "", is_finished: bool = True) -> Result:

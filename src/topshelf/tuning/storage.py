@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from optuna.study import Study
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
 from topshelf import files
-from topshelf.errors import CheckpointError, ConfigError
+from topshelf.errors import CheckpointError, ConfigError, at_least, positive
 from topshelf.tuning import queue, search
 from topshelf.tuning.folder import Definition
 
@@ -31,6 +32,24 @@ _LOST = (
     "another --out"
 )
 _SECRET = re.compile("passw|pwd|secret|token|odbc_connect", re.IGNORECASE)  # parts of a url that hold passwords
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a process may spend, and where: checked when it is made."""
+
+    trials: int | None
+    timeout: float | None
+    storage: str | None
+    quiet: bool
+
+    def __post_init__(self) -> None:
+        if self.trials is not None:
+            at_least("trials", self.trials, 1)
+        if self.timeout is not None:
+            positive("timeout", self.timeout)
+        if self.storage is not None:
+            object.__setattr__(self, "storage", check_url(self.storage))
 
 
 class _Connection(sqlite3.Connection):
@@ -45,19 +64,15 @@ class _Connection(sqlite3.Connection):
 @contextmanager
 def open_study(url: str | None, definition: Definition, *, is_new: bool = False) -> Iterator[Study]:
     """The study at a url; created if it ``is_new`` and not there. Without a url it is kept in memory."""
-    if url is None:
-        with _quiet():
-            yield _study(InMemoryStorage(), definition, is_new)
-        return
     with _quiet():
-        storage = _connect(url)
-        try:
-            yield _study(storage, definition, is_new)
-        except (SQLAlchemyError, StorageInternalError) as error:
-            raise CheckpointError(f"the study's storage {shown(url)} failed: {_reason(error)}") from error
-        finally:
-            storage.remove_session()
-            storage.engine.dispose()
+        if url is None:
+            yield _study(InMemoryStorage(), definition, is_new)
+            return
+        with _closing(_connect(url)) as storage:
+            try:
+                yield _study(storage, definition, is_new)
+            except (SQLAlchemyError, StorageInternalError) as error:
+                raise CheckpointError(f"the study's storage {shown(url)} failed: {_reason(error)}") from error
 
 
 def _study(storage: RDBStorage | InMemoryStorage, definition: Definition, is_new: bool) -> Study:
@@ -107,11 +122,14 @@ def _columns(database: Any) -> frozenset[tuple[str, str]]:
 @cache
 def _optuna_columns() -> frozenset[tuple[str, str]]:
     """The columns that Optuna creates. Its heartbeats run in a thread, where a missing column could not be reported."""
-    with _quiet():
-        storage = RDBStorage("sqlite:///:memory:")
+    with _quiet(), _closing(RDBStorage("sqlite:///:memory:")) as storage, storage.engine.connect() as connection:
+        return _columns(connection.connection.driver_connection)
+
+
+@contextmanager
+def _closing(storage: RDBStorage) -> Iterator[RDBStorage]:
     try:
-        with storage.engine.connect() as connection:
-            return _columns(connection.connection.driver_connection)
+        yield storage
     finally:
         storage.remove_session()
         storage.engine.dispose()

@@ -17,7 +17,7 @@ from topshelf.config import allow_options
 from topshelf.errors import ConfigError, DataError
 from topshelf.terminal import TaskID, TextColumn, printable
 from topshelf.training import StoppedEarly
-from topshelf.training.trainer import Trainer
+from topshelf.training.trainer import Trainer, Watcher
 from topshelf.training.watchers import progress_bar, stop_on_signals
 from topshelf.tuning import queue, search
 from topshelf.tuning.attributes import NOTE, RESULT, SETTINGS, SLOT, WORKER
@@ -26,6 +26,7 @@ from topshelf.tuning.folder import Definition, StudyFolder
 from topshelf.tuning.outcome import Budget, TrialRow, Tuned, best_of, described
 from topshelf.tuning.ranges import is_closed_form
 from topshelf.tuning.runner import Runner
+from topshelf.tuning.storage import Limits
 
 _MIN_COMPLETE = 4  # complete trials that importances need
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.RUNNING: "running"}
@@ -40,25 +41,17 @@ class Worker:
     """This process's work on a study, beside that of any others."""
 
     def __init__(
-        self,
-        definition: Definition,
-        study: Study,
-        runner: Runner,
-        folder: StudyFolder | None,
-        *,
-        trials: int | None,
-        timeout: float | None,
-        quiet: bool,
+        self, definition: Definition, study: Study, runner: Runner, folder: StudyFolder | None, limits: Limits
     ) -> None:
         self.definition, self.study, self.runner, self.folder = definition, study, runner, folder
-        self.metric, self.timeout = f"ndcg@{definition.config.k}", timeout
-        self.trials = queue.fill(study, definition, trials)
+        self.metric, self.timeout = f"ndcg@{definition.config.k}", limits.timeout
+        self.trials = queue.fill(study, definition, limits.trials)
         queue.register(study)
         self._current: int | None = None  # the number of the trial that this process runs
         self._is_released = False  # whether another process took that trial away
         self._saved: int | None = None  # the number of the trial in best.toml
         self._stop: Callable[[], bool] = lambda: False
-        self._progress = StudyProgress(self.metric, self.trials, quiet=quiet)
+        self._progress = StudyProgress(self.metric, self.trials, quiet=limits.quiet)
 
     def run(self) -> None:
         """Work until no slot waits or the time is up; raises :class:`StoppedEarly` if the user asks to stop."""
@@ -103,7 +96,7 @@ class Worker:
             raise
 
     def _score(self, trial: Trial) -> float:
-        if all(counted.number != trial.number for counted in queue.without_duplicates(self._trials())):
+        if all(counted.number != trial.number for counted in self._counted()):
             raise _Abandoned
         self._current = trial.number
         trial.set_user_attr(WORKER, queue.this_worker())
@@ -132,13 +125,12 @@ class Worker:
         if trial.state == TrialState.FAIL:
             queue.requeue(self.study, trial, failed=failed)
 
-    def _trials(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False)
+    def _counted(self) -> list[FrozenTrial]:
+        return queue.without_duplicates(self.study.get_trials(deepcopy=False))
 
     def rows(self) -> list[TrialRow]:
         """The trials that have begun."""
-        counted = queue.without_duplicates(self._trials())
-        return [_row(trial) for trial in counted if trial.state != TrialState.WAITING]
+        return [_row(trial) for trial in self._counted() if trial.state != TrialState.WAITING]
 
     def outcome(self) -> Tuned:
         """The study in its current state."""
@@ -188,7 +180,7 @@ def _row(trial: FrozenTrial) -> TrialRow:
     return TrialRow(trial.number, state, known.get(SETTINGS, {}), is_default=slot == 0, slot=slot, **values)
 
 
-class TrialWatcher:
+class TrialWatcher(Watcher):
     """Reports the best validation score to Optuna at every rung, and stops the training if Hyperband prunes it.
 
     Only rungs are reported, because Hyperband uses nothing else and the storage may be on another machine. The trial of
@@ -198,9 +190,6 @@ class TrialWatcher:
     def __init__(self, trial: Trial, rungs: list[int], stop: Callable[[], bool], progress: StudyProgress) -> None:
         self.trial, self._rungs, self._stop, self._progress = trial, rungs, stop, progress
         self.is_pruned = False
-
-    def on_step(self, trainer: Trainer) -> None:
-        """Nothing: validation is at the end of an epoch."""
 
     def on_epoch(self, trainer: Trainer, record: dict[str, Any]) -> None:
         self._progress.epoch(self.trial.number, trainer)
