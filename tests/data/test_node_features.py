@@ -89,7 +89,7 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"data.id_column is for Parquet"):
         read_features(tmp_path / "x.npy", id_column="id")
     sparse.save_npz(tmp_path / "x.npz", sparse.coo_array(np.eye(2)))
-    with pytest.raises(DataError, match="compressed rows|has no indices"):
+    with pytest.raises(DataError, match=r"compressed rows|has no indices"):
         read_features(tmp_path / "x.npz")
     pl.DataFrame({"a": [1.0]}).write_parquet(tmp_path / "x.parquet")
     with pytest.raises(DataError, match="must name the column of node ids"):

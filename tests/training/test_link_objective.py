@@ -262,5 +262,5 @@ def test_settings_that_do_not_go_together_are_refused(graph):
         LinkNegatives("nearest", 5)
     with pytest.raises(ConfigError, match="reduction must be 'mean'"):
         objective_of(graph, SoftmaxLoss(reduction="sum"))
-    with pytest.raises(ConfigError, match="keep_hits|all positives of a query"):
+    with pytest.raises(ConfigError, match="all positives of a query"):
         objective_of(graph, SLatK(graph.n_nodes * 2, keep_hits=True))

@@ -1,4 +1,4 @@
-"""A run of links from beginning to end: resumed bit for bit, kept in a folder, evaluated, refused where it is damaged."""
+"""A run of links from beginning to end: resumed bit for bit, kept in a folder, evaluated, refused if damaged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def config_of(**more):
 
 def state_of(out):
     folder = RunFolder(out)
-    log = [{key: one for key, one in json.loads(line).items() if key != "seconds"} for line in folder.log.open()]
+    lines = folder.log.read_text().splitlines()
+    log = [{key: one for key, one in json.loads(line).items() if key != "seconds"} for line in lines]
     metrics = json.loads(folder.metrics.read_text())
     metrics = {key: metrics[key] for key in ("test", "test_intervals", "valid", "best_epoch")}
     states = {"model": folder.load_model(), "checkpoint": folder.load_checkpoint()}
