@@ -42,7 +42,7 @@ from topshelf.training.build import resolve
 from topshelf.tuning import queue
 from topshelf.tuning.attributes import NOTE, RESULT, SETTINGS, SLOT, WORKER
 from topshelf.tuning.folder import StudyFolder
-from topshelf.tuning.runner import Parts, Runner, load_parts
+from topshelf.tuning.runner import Parts, Runner
 from topshelf.tuning.storage import folder_url, open_study
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def configs(plan: Plan, out: Path) -> dict[str, RunConfig]:
 def measure(task: tuple[str, RunConfig]) -> Row:
     """Validation NDCG@20 of a config with its seed's split."""
     label, config = task
-    parts = load_parts(config)
+    parts = Parts.of(config)
     result = Runner(parts).run(config)
     row = {"label": label, "seed": config.seed, "split": parts.fingerprint, "score": result.score}
     row |= {"epoch": result.best_epoch, "epochs": result.epochs, "seconds": round(result.seconds, 1)}
@@ -287,7 +287,8 @@ def main() -> None:
     study = run_study(plan, out, command(plan, out, general=options.first == "general"))
     rows = compare(plan, out)
     print(table(rows), verdict(study, rows), f"study: {out}", sep="\n")
-    split = Parts.load(StudyFolder(out).parts).fingerprint
+    folder = StudyFolder(out)
+    split = folder.load_parts(folder.load().config).fingerprint
     benchmark.write(data=plan.data, first=options.first, split=split, study=study, rows=rows)
     if study["lost"] or any(code for name, code in study["codes"].items() if name != "two"):
         sys.exit(f"trials were lost, or a process failed: {study['lost']}, {study['codes']}; logs in {out.parent}")

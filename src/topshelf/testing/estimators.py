@@ -14,7 +14,7 @@ from topshelf.losses import SLatK
 from topshelf.models import MF
 from topshelf.queries import Batch, Encoded, QuerySet
 from topshelf.ragged import ragged_from_pairs
-from topshelf.testing.promises import check_is_named, check_training, drawn_twice, identical, run_config
+from topshelf.testing.promises import check_draws, check_is_named, check_training, identical, run_config
 from topshelf.training.batches import Batches, stream
 from topshelf.training.thresholding import ESTIMATORS, Estimator, ThresholdHook
 
@@ -142,10 +142,8 @@ class EstimatorContract:
                 identical(one, other, f"{promise}: {name}")
 
     def test_the_same_stream_gives_the_same_whatever_else_is_drawn(self) -> None:
-        first, second = drawn_twice(lambda: self.update(self.arguments(), seed=5), "draws")
-        identical(
-            first, second, "the same generator must give the same thresholds, or a run cannot be repeated or resumed"
-        )
+        promise = "the same generator must give the same thresholds, or a run cannot be repeated or resumed"
+        check_draws(lambda: self.update(self.arguments(), seed=5), lambda one, other: identical(one, other, promise))
 
     def test_thresholds_are_refreshed_only_in_epochs_divisible_by_every(self) -> None:
         if self.estimator.updates != "epochs":

@@ -12,7 +12,7 @@ from torch import Tensor
 from topshelf.negatives import NEGATIVES, Draw, Negatives
 from topshelf.queries import Batch, Context, Encoded
 from topshelf.ragged import Ragged, ragged_from_pairs
-from topshelf.testing.promises import check_is_named, check_training, drawn_twice, identical, run_config
+from topshelf.testing.promises import check_draws, check_is_named, check_training, identical, run_config
 from topshelf.training.batches import Batches
 
 N_QUERIES, N_ITEMS, DIM = 24, 30, 4
@@ -90,13 +90,16 @@ class NegativesContract:
     @EACH_ORDER
     def test_the_same_stream_draws_the_same_whatever_else_is_drawn(self, order: Order) -> None:
         batch = self.batches(order)[0]
-        draws = drawn_twice(lambda: self.make().draw(batch, vectors(batch), generator(5)), "draws")
         promise = "the same generator must draw the same, or a run cannot be repeated or resumed"
-        for name in ("items", "log_q"):
-            first, second = (getattr(draw, name) for draw in draws)
-            assert (first is None) == (second is None), f"{promise}: {name} is there only once"
-            if first is not None:
-                identical(first, second, f"{promise}: {name}")
+
+        def compare(*draws: Draw) -> None:
+            for name in ("items", "log_q"):
+                first, second = (getattr(draw, name) for draw in draws)
+                assert (first is None) == (second is None), f"{promise}: {name} is there only once"
+                if first is not None:
+                    identical(first, second, f"{promise}: {name}")
+
+        check_draws(lambda: self.make().draw(batch, vectors(batch), generator(5)), compare)
 
     def test_a_draw_changes_neither_the_batch_nor_the_vectors(self) -> None:
         source, batch = self.make(), self.batches("query")[0]

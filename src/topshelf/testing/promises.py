@@ -39,17 +39,17 @@ def identical(actual: Any, expected: Any, promise: str) -> None:
     same(actual, expected, promise, rtol=0, atol=0)
 
 
-def drawn_twice(draw: Callable[[], Drawn], what: str) -> tuple[Drawn, Drawn]:
-    """Two draws with torch's global generator in two states, which they must leave alone."""
-    results = []
+def check_draws(draw: Callable[[], Drawn], compare: Callable[[Drawn, Drawn], None]) -> None:
+    """Two draws are the same whatever the state of torch's global generator, and leave that alone."""
+    results, is_left = [], True
     for seed in (0, 1):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             before = torch.get_rng_state()
             results.append(draw())
-            is_left = torch.equal(torch.get_rng_state(), before)
-            assert is_left, f"{what} must come from the given generator, not from torch's global one"
-    return results[0], results[1]
+            is_left = is_left and torch.equal(torch.get_rng_state(), before)
+    compare(*results)
+    assert is_left, "draws must come from the given generator, not from torch's global one"
 
 
 def check_is_named(cls: type[Any], base: type[Any], registry: Mapping[str, type[Any]]) -> None:

@@ -163,7 +163,7 @@ class StudyFolder:
             )
         return definition
 
-    def load_parts(self) -> Parts:
+    def load_parts(self, config: BaseConfig) -> Parts:
         """The data that the study began with, checked."""
         checksum = self.content().get("parts_sha256")
         if not self.parts.is_file():
@@ -173,7 +173,7 @@ class StudyFolder:
                 f"{self.parts} is damaged or of another study: its checksum is not the one in {self.definition.name}. "
                 "Restore it from a copy"
             )
-        return Parts.load(self.parts)
+        return Parts.load(self.parts, config)
 
     def save_best(self, config: BaseConfig) -> None:
         files.write_text(self.best, to_toml(config))

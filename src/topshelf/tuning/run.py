@@ -9,7 +9,6 @@ from typing import Any
 
 from topshelf import files
 from topshelf.config import BaseConfig
-from topshelf.data import Dataset
 from topshelf.errors import ConfigError, TrainingError
 from topshelf.training import StoppedEarly
 from topshelf.tuning import checks, queue
@@ -17,14 +16,14 @@ from topshelf.tuning.folder import Definition, StudyFolder
 from topshelf.tuning.outcome import Tuned
 from topshelf.tuning.page import write
 from topshelf.tuning.ranges import space
-from topshelf.tuning.runner import Parts, Runner, load_parts
+from topshelf.tuning.runner import Parts, Runner
 from topshelf.tuning.storage import Limits, check_database, folder_url, open_study, shown
 from topshelf.tuning.study import Worker
 
 
 def tune(
     config: BaseConfig,
-    dataset: Dataset | None = None,
+    dataset: Any = None,
     *,
     trials: int | None = None,
     sampler: str = "tpe",
@@ -47,11 +46,9 @@ def tune(
     folder = StudyFolder(out) if out is not None else None
     if folder is not None:
         folder.check(definition)
-    if dataset is not None:
-        parts = Parts.of(dataset)
-    else:
-        parts = folder.load_parts() if folder is not None and folder.exists else load_parts(config)
-    return _work(definition, parts, folder, limits)
+    if dataset is None and folder is not None and folder.exists:
+        return _work(definition, folder.load_parts(config), folder, limits)
+    return _work(definition, Parts.of(config, dataset), folder, limits)
 
 
 def resume(
@@ -67,7 +64,8 @@ def resume(
     A study that is not kept in its folder needs its ``storage`` again.
     """
     limits, folder = Limits(trials, timeout, storage, quiet), StudyFolder(out)
-    return _work(folder.load(), folder.load_parts(), folder, limits)
+    definition = folder.load()
+    return _work(definition, folder.load_parts(definition.config), folder, limits)
 
 
 def _work(definition: Definition, parts: Parts, folder: StudyFolder | None, limits: Limits) -> Tuned:

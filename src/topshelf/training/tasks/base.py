@@ -102,8 +102,32 @@ class Task:
         """The content of a run's artifact; None for a task that has none."""
         return None
 
+    @classmethod
+    def for_tuning(cls, data: Any) -> Any:
+        """The data without their test part; refused if there is nothing to validate on."""
+        raise NotImplementedError
+
+    @classmethod
+    def save_parts(cls, path: Path, data: Any) -> None:
+        """Write data for tuning into one file, which all processes of a study read."""
+        raise NotImplementedError
+
+    @classmethod
+    def load_parts(cls, path: Path, config: Any) -> Any:
+        """Read what :meth:`save_parts` wrote, and check it. KeyError, ValueError and their like become one message."""
+        raise NotImplementedError
+
+    @classmethod
+    def fingerprint(cls, data: Any) -> str:
+        """Equal for equal train and validation parts, so that the processes of a study can compare their data."""
+        raise NotImplementedError
+
     def check(self, config: BaseConfig, name: str) -> None:
         """Refuse settings that do not fit the data called ``name``, before training begins."""
+        self.check_sizes(config, name)
+
+    def check_sizes(self, config: BaseConfig, name: str) -> None:
+        """Refuse a K above the number of items."""
         if (n_items := self.n_items) is not None:
             for setting, k in (("k", config.k), ("loss.k", config.loss.settings.get("k", 1))):
                 at_most(setting, k, n_items, f"{name} has {n_items} items")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from topshelf.config import BaseConfig, RunConfig
-from topshelf.data import Dataset, Split, load_split
+from topshelf.data import Dataset, IdMap, Split, load_split
+from topshelf.data.memory import available
 from topshelf.data.splits import Through
 from topshelf.errors import DataError
 from topshelf.evalset import EvalSet, protocol_set
@@ -21,10 +23,14 @@ from topshelf.models import Model
 from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import Queries
+from topshelf.training import checkpoint
 from topshelf.training.build import build_objective
-from topshelf.training.folder import RunFolder
+from topshelf.training.folder import RunFolder, part_of, part_state
 from topshelf.training.objective import Objective
 from topshelf.training.tasks.base import Part, Task
+
+_TUNED = ("train", "valid")
+_MAX_SIZE = 2**31  # more users or items than any table of vectors holds
 
 
 class InteractionsTask(Task):
@@ -54,6 +60,42 @@ class InteractionsTask(Task):
     @classmethod
     def read(cls, folder: RunFolder, config: RunConfig) -> Dataset:  # noqa: ARG003
         return folder.load_dataset()
+
+    @classmethod
+    def for_tuning(cls, data: Dataset) -> Dataset:
+        split = data.split
+        if not len(split.valid):
+            raise DataError(
+                f"the valid part of the {split.kind} split is empty, and tuning is measured on it. Use more data, a "
+                "larger data.valid_fraction, or another data.split"
+            )
+        return Dataset(data.name, Split(split.train, split.valid, split.train.none(), split.kind))
+
+    @classmethod
+    def save_parts(cls, path: Path, data: Dataset) -> None:
+        split = data.split
+        state: dict[str, Any] = {"name": data.name, "n_users": split.n_users, "n_items": split.n_items}
+        checkpoint.save(path, {**state, **{name: part_state(getattr(split, name)) for name in _TUNED}})
+
+    @classmethod
+    def load_parts(cls, path: Path, config: RunConfig) -> Dataset:  # noqa: ARG003
+        state = checkpoint.load(path)
+        sizes = [_size(name, state[name]) for name in ("n_users", "n_items")]
+        if 8 * sum(sizes) > available():  # before ids are made for them
+            raise DataError(f"{sizes[0]} users and {sizes[1]} items do not fit into memory")
+        ids = [IdMap.range(size) for size in sizes]
+        train, valid = (part_of(state[name], name, *ids) for name in _TUNED)
+        if not len(valid):
+            raise DataError("valid is empty, and tuning is measured on it")
+        return Dataset(str(state["name"]), Split(train, valid, train.none(), "tuned"))
+
+    @classmethod
+    def fingerprint(cls, data: Dataset) -> str:
+        total = zlib.crc32(f"{data.split.n_users} {data.split.n_items}".encode())
+        for name in _TUNED:
+            for tensor in vars(data.split.lists(name)).values():
+                total = zlib.crc32(tensor.to(torch.int64).contiguous().cpu().numpy().data, total)
+        return f"{total:08x}"
 
     @property
     def n_items(self) -> int:
@@ -136,6 +178,12 @@ class InteractionsTask(Task):
                     f"the {part} part of the {self.split.kind} split is empty: no user has held-out items. Use more "
                     f"data, a larger {setting}, or another data.split"
                 )
+
+
+def _size(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MAX_SIZE:
+        raise ValueError(f"{name} must be a whole number from 1 to {_MAX_SIZE - 1}, got {value!r}")
+    return value
 
 
 def popularity(lists: Ragged, n_items: int) -> Tensor:
