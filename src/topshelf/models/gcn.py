@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -54,6 +55,12 @@ class Encoder(VectorLinkModel):
         shapes = [(a, b) for a, b in itertools.pairwise(widths) for _ in range(self.n_weights)]
         self.weights = nn.ParameterList(nn.init.xavier_uniform_(torch.empty(shape)) for shape in shapes)
         self.biases = nn.ParameterList(torch.zeros(dim) for _ in range(n_layers))
+
+    @classmethod
+    def searched(cls, settings: Mapping[str, Any]) -> SearchSpace:
+        """Without the layers of a scorer where the score is a product of vectors."""
+        is_product = settings.get("score") in ("dot", "cosine")
+        return {name: values for name, values in cls.ranges.items() if not (is_product and "score_layers" in name)}
 
     def layer_output(self, linear: list[Tensor], graph: LinkGraph) -> Tensor:
         """The next layer from the products of the last one with the layer's matrices, (N, dim) each."""

@@ -17,6 +17,7 @@ from topshelf.config import BaseConfig
 from topshelf.data.graphs import LinkData, from_state, to_state
 from topshelf.data.ids import IdMap
 from topshelf.data.links import load_links, warn_of, with_negatives
+from topshelf.data.memory import available
 from topshelf.data.splits import Through
 from topshelf.edge_ranks import edge_ranks, rank_metrics
 from topshelf.errors import CheckpointError, ConfigError, DataError, at_most
@@ -32,6 +33,7 @@ from topshelf.training.link_objective import LinkObjective
 from topshelf.training.tasks.base import Part, Task
 
 _FILES = ("links.safetensors", "nodes.parquet")
+_MAX_NODES = 2**31  # more nodes than any table of vectors holds
 
 
 class LinksTask(Task):
@@ -75,6 +77,34 @@ class LinksTask(Task):
             return from_state(state, IdMap(ids))
         except (OSError, DataError, pl.exceptions.PolarsError) as error:
             raise CheckpointError(f"{folder.path} is damaged: its data do not fit together: {error}") from None
+
+    @classmethod
+    def for_tuning(cls, data: LinkData) -> LinkData:
+        if not len(data.edges["valid"]):
+            raise DataError(
+                f"{data.name} has no valid edges, and tuning is measured on them. Use more data, or a larger "
+                "data.valid_fraction"
+            )
+        return data.without_test()
+
+    @classmethod
+    def save_parts(cls, path: Path, data: LinkData) -> None:
+        checkpoint.save(path, to_state(data))
+
+    @classmethod
+    def load_parts(cls, path: Path, config: LinksConfig) -> LinkData:  # noqa: ARG003
+        state = checkpoint.load(path)
+        n_nodes = state["n_nodes"]
+        if type(n_nodes) is not int or not 1 <= n_nodes < _MAX_NODES or 8 * n_nodes > available():
+            raise DataError(f"n_nodes must be a whole number from 1 on that fits into memory, got {n_nodes!r}")
+        return cls.for_tuning(from_state(state, IdMap.range(n_nodes)))
+
+    @classmethod
+    def fingerprint(cls, data: LinkData) -> str:
+        total = zlib.crc32(f"{data.n_nodes} {data.n_features} {data.is_directed}".encode())
+        for table in (data.edges["train"], data.edges["valid"], data.negatives["valid"]):
+            total = zlib.crc32(np.ascontiguousarray(table).data, total)
+        return f"{total:08x}"
 
     @property
     def n_items(self) -> int:
@@ -134,7 +164,7 @@ class LinksTask(Task):
             chosen,
             torch.arange(ranks.numel()),
             rank_metrics(ranks, chosen),
-            fingerprint=self._fingerprint(part),
+            fingerprint=self._print_of(part),
             unit="edge",
         )
 
@@ -162,14 +192,18 @@ class LinksTask(Task):
             raise DataError(f"{self.data.name} has no negatives for its {part} edges; see with_negatives")
         return self.data.negatives[part]
 
-    def _fingerprint(self, part: Part) -> int:
+    def _print_of(self, part: Part) -> int:
         """Equal for equal edges and negatives: only such evaluations can be compared."""
         total = zlib.crc32(np.ascontiguousarray(self.data.edges[part]).data)
         return zlib.crc32(np.ascontiguousarray(self._negatives(part)).data, total)
 
+    def check_sizes(self, config: BaseConfig, name: str) -> None:
+        for setting, k in (("k", config.k), ("loss.k", config.loss.settings.get("k", 1))):
+            at_most(setting, k, self.data.n_nodes - 1, f"{name} has {self.data.n_nodes} nodes")
+
     def check(self, config: BaseConfig, name: str) -> None:
         assert isinstance(config, LinksConfig)
-        at_most("k", config.k, self.data.n_nodes - 1, f"{name} has {self.data.n_nodes} nodes")
+        self.check_sizes(config, name)
         wanted: dict[Part, str] = {"valid": "data.valid_fraction", "test": "data.test_fraction"}
         if config.data.test_fraction == 0:
             del wanted["test"]
