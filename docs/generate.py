@@ -12,7 +12,9 @@ from topshelf.config import assemble, preset
 from topshelf.losses import LISTWISE, LOSSES
 from topshelf.models import MODELS
 from topshelf.models.describe import describe as describe_models
+from topshelf.negatives import NEGATIVES
 from topshelf.registry import GIVEN, documentation, first_sentence, paragraphs, parts, summary
+from topshelf.registry import settings as settings_of
 from topshelf.settings import (
     DataSettings,
     EvaluateSettings,
@@ -23,6 +25,7 @@ from topshelf.settings import (
     TrainSettings,
 )
 from topshelf.training.build import resolve
+from topshelf.training.thresholding import ESTIMATORS
 
 DOCS = Path(__file__).parent
 SECTIONS: dict[str, type[Settings]] = {
@@ -32,6 +35,11 @@ SECTIONS: dict[str, type[Settings]] = {
     "threshold": ThresholdSettings,
     "train": TrainSettings,
     "evaluate": EvaluateSettings,
+}
+# Sections that name a class, with its key.
+CLASSES: dict[str, tuple[str, Mapping[str, type[Any]]]] = {
+    "negatives": ("kind", NEGATIVES),
+    "threshold": ("estimator", ESTIMATORS),
 }
 SETTINGS_OPENING = """# Settings
 
@@ -93,6 +101,7 @@ def settings_page() -> str:
         for key, field in settings.model_fields.items():
             if field.description:
                 lines.append(f"| `{key}` | `{_text(field.default)}` | {field.description} |")
+        lines += _own_rows(name, settings)
         lines.append("")
     for section, registry in (("model", MODELS), ("loss", LOSSES)):
         folder = "models" if section == "model" else "losses"
@@ -101,6 +110,17 @@ def settings_page() -> str:
             f"## [{section}]\n\n`name` is one of {names}; the other keys are its own and in its entry there.\n"
         )
     return "\n".join(lines)
+
+
+def _own_rows(section: str, settings: type[Settings]) -> list[str]:
+    """Rows of the settings that only one class of negatives, or one estimator, has."""
+    key, registry = CLASSES.get(section, ("", {}))
+    return [
+        f"| `{setting}` | `{_text(default)}` | With {key} = {name}: {markdown(summary(documentation(cls)))} |"
+        for name, cls in registry.items()
+        for setting, default in settings_of(cls).items()
+        if setting not in settings.model_fields
+    ]
 
 
 def reference_page() -> str:

@@ -172,3 +172,9 @@ def test_a_model_of_sequences_has_the_order_of_events_in_training_and_after_load
     artifact = Artifact.open(tmp_path / "run")
     asked = QuerySet(sequence=Ragged(torch.tensor([0, 3]), torch.tensor([5, 1, int(expected[4])])))
     assert torch.equal(artifact.rank(asked).items[0], artifact.rank(QuerySet(rows=torch.tensor([4]))).items[0])
+
+
+@pytest.mark.parametrize("row", [-1, 40])
+def test_similar_items_of_an_index_that_is_not_there_are_refused(run, row):
+    with pytest.raises(DataError, match=f"rows must be from 0 to 39, got {min(row, 3)} to {max(row, 3)}"):
+        Artifact.open(run[1]).similar(torch.tensor([3, row]))

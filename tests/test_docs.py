@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 from typing import Literal
 
@@ -263,3 +264,27 @@ def test_the_example_in_python_recommends(capsys):
     table = module(ROOT / "examples" / "in_python.py").main()
     assert table.height == 3
     assert table["item"][0] in {f"item-{i}" for i in range(10)}  # the block of user-0
+
+
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+
+
+def test_the_layers_of_the_architecture_are_those_of_the_linter():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [[name.removeprefix("topshelf.") for name in layer.split(" | ")] for layer in contracts[0]["layers"]]
+    rows = re.findall(r"^\| (`.*?`) \| ", ARCHITECTURE.read_text(), flags=re.MULTILINE)
+    assert [[name.rstrip("/") for name in re.findall(r"`(.+?)`", row)] for row in rows] == layers
+
+
+def test_every_file_is_in_the_architecture():
+    """Those of one loss or model are found by the name of their class."""
+    registered = {cls.__module__ for cls in [*LOSSES.values(), *LISTWISE.values(), *MODELS.values()]}
+    lines = ARCHITECTURE.read_text().splitlines()
+    assert len(lines) < 125, "one page"
+    for path in (ROOT / "src" / "topshelf").rglob("*.py"):
+        *folders, name = path.relative_to(ROOT / "src").with_suffix("").parts
+        if name.startswith("__") or ".".join((*folders, name)) in registered:
+            continue
+        section = "" if len(folders) == 1 else f"- `{folders[1]}/`: "
+        text = "\n".join(lines).partition(section)[2].partition("\n- ")[0] if section else "\n".join(lines)
+        assert f"`{name}`" in text, f"{path} is not in ARCHITECTURE.md"

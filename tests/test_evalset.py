@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 
 from lists import ragged
 from topshelf.errors import ConfigError, DataError
-from topshelf.evalset import EMPTY, EvalSet
+from topshelf.evalset import EMPTY, EvalSet, protocol_set
 from topshelf.evaluation import compare, evaluate, evaluate_set
 from topshelf.metrics import METRICS
+from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
 
 # Every query scores item 0 best and item 5 least, and may be given anything. Query 1 has nothing to find.
 QUERIES = torch.eye(3)
 ITEMS = torch.tensor([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]).unsqueeze(1).repeat(1, 3)
 RELEVANT = ragged([2, 5], [], [1])
-SET = EvalSet(range(3), RELEVANT)
+SET = EvalSet(QuerySet.known(3), RELEVANT)
 
 
 @pytest.mark.parametrize(("empty", "worth"), [("zero", 0.0), ("one", 1.0)])
@@ -63,7 +64,7 @@ def test_grades_of_one_give_the_binary_numbers(gain):
 
 
 def test_items_of_grade_zero_are_not_relevant():
-    judged = EvalSet(range(3), ragged([0, 2, 5], [3], [1]), grades=torch.tensor([0, 1, 1, 0, 1]))
+    judged = EvalSet(QuerySet.known(3), ragged([0, 2, 5], [3], [1]), grades=torch.tensor([0, 1, 1, 0, 1]))
     with_zeros, without = (evaluate_set(QUERIES, ITEMS, some, (2, 4)) for some in (judged, SET))
     assert with_zeros.users.tolist() == [0, 2]
     assert with_zeros.mean() == pytest.approx(without.mean())
@@ -100,7 +101,7 @@ def test_only_candidates_are_ranked_as_by_brute_force(n_queries, n_items, share,
         ragged(*[row.nonzero().flatten().tolist() for row in table]) for table in (is_relevant, is_hidden, is_candidate)
     )
     k = min(4, n_items)
-    evalset = EvalSet(range(n_queries), relevant, exclude=exclude, candidates=candidates, empty="zero")
+    evalset = EvalSet(QuerySet.known(n_queries), relevant, exclude=exclude, candidates=candidates, empty="zero")
     ours = evaluate_set(queries, items, evalset, (k,))
     scores, allowed = (queries @ items.T).tolist(), is_candidate & ~is_hidden
     ranked = [set(row.nonzero().flatten().tolist()) for row in allowed]
@@ -143,7 +144,7 @@ def test_the_same_lists_have_the_same_fingerprint_and_others_have_another():
         ({"gain": "log"}, ConfigError, "gain must be one of exponential, linear, got 'log'"),
         ({"relevant": [[1]]}, DataError, "relevant must be a Ragged, got list"),
         ({"exclude": [[1]]}, DataError, "exclude must be a Ragged, got list"),
-        ({"queries": range(2)}, DataError, r"queries must be one vector per query \(2\), got 3"),
+        ({"queries": QuerySet.known(2)}, DataError, r"queries must be one vector per query \(2\), got 3"),
         ({"relevant": ragged([7], [], [])}, DataError, "relevant names item 7 in list 0"),
         ({"candidates": ragged([7], [], [])}, DataError, "candidates names item 7 in list 0"),
         ({"candidates": ragged([1])}, DataError, r"candidates must have one list per query \(3\)"),
@@ -171,3 +172,33 @@ def test_nan_scores_of_candidates_are_refused(where):
     vectors[where][2] = math.nan
     with pytest.raises(Exception, match="NaN for query"):
         evaluate_set(**vectors, evalset=replace(SET, candidates=every), cutoffs=(1,))
+
+
+def test_queries_must_be_a_set_of_queries():
+    with pytest.raises(DataError, match=r"queries must be a QuerySet, such as QuerySet.known.*got range"):
+        EvalSet(range(3), RELEVANT)
+
+
+def test_the_lists_of_an_evaluation_are_checked_once(monkeypatch):
+    seen, check = [], Ragged.check
+
+    def counted(self, n_items, name, **rules):
+        seen.append(name)
+        return check(self, n_items, name, **rules)
+
+    monkeypatch.setattr(Ragged, "check", counted)
+    train = ragged([4], [4], [4])
+    evaluate(torch.rand(3, 2), torch.rand(6, 2), RELEVANT, train=train, cutoffs=[2])
+    assert sorted(seen) == ["relevant", "train"]
+    seen.clear()
+    evalset, _ = protocol_set(RELEVANT, train, None, "standard", None, 3, 6)
+    assert evalset.checked(6).checked(6) is evalset
+    assert sorted(seen) == ["relevant", "train"]
+
+
+def test_a_checked_set_with_other_lists_is_checked_again():
+    wrong = replace(SET.checked(6), exclude=ragged([9], [], []))
+    with pytest.raises(DataError, match="exclude names item 9"):
+        wrong.checked(6)
+    with pytest.raises(DataError, match="relevant names item"):
+        SET.checked(6).checked(1)

@@ -13,6 +13,7 @@ from torch import Tensor
 from topshelf.evalset import EvalSet
 from topshelf.evaluation import evaluate, evaluate_set
 from topshelf.metrics import GAINS
+from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged, ragged_from_pairs
 from topshelf.ranking import top_k
 
@@ -132,7 +133,7 @@ def graded_problem() -> tuple[Tensor, Tensor, EvalSet, Tensor]:
     draw = torch.Generator().manual_seed(6)
     grades = torch.randint(-4, 5, (N_USERS, N_ITEMS), generator=draw).clamp(min=0)
     every = ragged_from_pairs(*torch.ones_like(grades).nonzero(as_tuple=True), N_USERS)
-    return queries, items, EvalSet(range(N_USERS), every, grades=grades.flatten()), grades
+    return queries, items, EvalSet(QuerySet.known(N_USERS), every, grades=grades.flatten()), grades
 
 
 @pytest.mark.parametrize("gain", GAINS)

@@ -16,6 +16,7 @@ from topshelf.data import IdMap, Interactions, generate
 from topshelf.errors import ConfigError, DataError, TopshelfWarning
 from topshelf.evalset import EvalSet
 from topshelf.evaluation import Evaluation, compare, evaluate, evaluate_lists, evaluate_set
+from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import top_k
 from vectors import vectors_of
@@ -130,7 +131,7 @@ def test_the_lists_of_a_recommender_give_the_numbers_of_its_evaluation_to_the_la
 
 
 def test_sets_are_measured_by_lists_too():
-    graded = EvalSet(range(2), ragged([0, 1], [2]), grades=torch.tensor([1, 3, 1]), empty="one")
+    graded = EvalSet(QuerySet.known(2), ragged([0, 1], [2]), grades=torch.tensor([1, 3, 1]), empty="one")
     scores = torch.tensor([[1.0, 3.0], [2.0, 2.0], [3.0, 1.0]])
     ours = evaluate_set(torch.eye(2), scores, graded, (1, 3), auc=False)
     assert_same(ours, evaluate_lists(np.array([[2, 1, 0], [0, 1, 2]]), graded, cutoffs=(1, 3), n_items=3))
@@ -204,7 +205,7 @@ def test_ids_need_interactions_and_indices_need_the_size_of_the_catalogue():
 def test_options_that_would_mean_nothing_are_refused():
     with pytest.raises(ConfigError, match=r"protocol must be left out here \(it needs train\), got 'paper'"):
         evaluate_lists(LISTS, TEST, protocol="paper", cutoffs=(1,))
-    given = EvalSet(range(4), TEST.ragged())
+    given = EvalSet(QuerySet.known(4), TEST.ragged())
     with pytest.raises(ConfigError, match=r"empty must be left out here \(an EvalSet has its own\), got 'one'"):
         evaluate_lists(np.zeros((4, 1), int), given, empty="one", n_items=5, cutoffs=(1,))
 

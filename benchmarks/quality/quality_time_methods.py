@@ -25,7 +25,7 @@ from topshelf.evaluation import ndcg
 from topshelf.models import Model
 from topshelf.queries import Context
 from topshelf.ragged import Ragged, merge
-from topshelf.ranking import Queries
+from topshelf.ranking import QueryVectors
 from topshelf.thresholds import exact_thresholds
 from topshelf.training.batches import stream
 from topshelf.training.build import build_model, resolve
@@ -85,18 +85,18 @@ class Curve:
     def start(self) -> None:
         self.clock = Clock()
 
-    def validate(self, queries: Queries, items: Tensor) -> float:
+    def validate(self, queries: QueryVectors, items: Tensor) -> float:
         with self.clock.paused(), torch.no_grad():
             return ndcg(queries, items, self.valid, self.train, K)
 
-    def add(self, epoch: float, queries: Queries, items: Tensor, valid: float | None) -> None:
+    def add(self, epoch: float, queries: QueryVectors, items: Tensor, valid: float | None) -> None:
         """Test NDCG@20 of the ``standard`` protocol: train and validation masked, users without test items skipped."""
         with self.clock.paused() as seconds, torch.no_grad():
             test = ndcg(queries, items, self.test, self.seen, K)
         point = {"seconds": round(seconds, 4), "epoch": round(epoch, 3), "test": round(test, 6)}
         self.points.append(point if valid is None else {**point, "valid": round(valid, 6)})
 
-    def measure(self, epoch: float, queries: Queries, items: Tensor) -> None:
+    def measure(self, epoch: float, queries: QueryVectors, items: Tensor) -> None:
         self.add(epoch, queries, items, self.validate(queries, items))
 
     def outcome(self, settings: Row) -> Row:

@@ -24,7 +24,7 @@ from topshelf.errors import CheckpointError, DataError, at_least, whole
 from topshelf.models import Model
 from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
-from topshelf.ranking import Queries, top_k
+from topshelf.ranking import QueryVectors, top_k
 from topshelf.training import Fitted, load
 from topshelf.training.folder import RunFolder
 from topshelf.training.run import load_model
@@ -154,7 +154,7 @@ class Artifact:
             return self.model.encode_items().cpu()
 
     @torch.no_grad()
-    def encode(self, queries: QuerySet) -> Queries:
+    def encode(self, queries: QuerySet) -> QueryVectors:
         """Vectors of the queries; refused if the model cannot encode their kind."""
         if queries.rows is not None:
             queries = queries if queries.is_all else QuerySet(rows=queries.rows.clamp(min=0))
@@ -193,6 +193,7 @@ class Artifact:
 
     def similar(self, rows: Tensor, k: int = 10) -> Ranked:
         """The ``k`` items most similar to each item of ``rows (R,)``, by cosine; the item is left out."""
+        _check_range("rows", rows, 0, len(self.items))
         vectors = self.vectors
         n_items, parts = vectors.size(0), []
         k = min(at_least("k", whole("k", k), 1), n_items)
@@ -209,10 +210,8 @@ class Artifact:
     def _check(self, queries: QuerySet, exclude: Ragged | None) -> None:
         """Refuse indices that are not there: compiled code trusts them."""
         n_users, n_items = len(self.users), len(self.items)
-        if queries.rows is not None and queries.rows.numel():
-            low, high = (int(end) for end in torch.aminmax(queries.rows))
-            if low < UNKNOWN or high >= n_users:
-                raise DataError(f"rows must be from 0 to {n_users - 1}, or -1 for an unknown user, got {low} to {high}")
+        if queries.rows is not None:
+            _check_range("rows", queries.rows, UNKNOWN, n_users)
         if queries.history is not None:
             queries.history.check(n_items, "history", unique=True)
         if queries.sequence is not None:
@@ -234,7 +233,7 @@ class Artifact:
         return ((start, F.normalize(vectors[start : start + width], dim=1)) for start in starts)
 
     def _best(
-        self, queries: Queries, items: Tensor, k: int, exclude: Ragged | None, allowed: Tensor | None
+        self, queries: QueryVectors, items: Tensor, k: int, exclude: Ragged | None, allowed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         if allowed is None:
             return top_k(queries, items, k, exclude=exclude)
@@ -250,6 +249,16 @@ class Artifact:
 
 def _lists(state: dict[str, Tensor]) -> Ragged:
     return Ragged(state["indptr"], state["indices"])
+
+
+def _check_range(name: str, rows: Tensor, least: int, n: int) -> None:
+    """Refuse indices below ``least``, 0 or UNKNOWN, or from ``n`` on."""
+    if not rows.numel():
+        return
+    low, high = (int(end) for end in torch.aminmax(rows))
+    if low < least or high >= n:
+        unknown = ", or -1 for an unknown user" if least == UNKNOWN else ""
+        raise DataError(f"{name} must be from 0 to {n - 1}{unknown}, got {low} to {high}")
 
 
 def _allowed(allow: Tensor, n_items: int) -> Tensor:

@@ -18,7 +18,7 @@ from topshelf.metrics import ndcg_at_k
 from topshelf.models.blend import LEAST_SCALE, checked_weights
 from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
-from topshelf.ranking import NO_ITEM, Queries
+from topshelf.ranking import NO_ITEM, QueryVectors
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder
@@ -28,7 +28,7 @@ SAMPLE = 1 << 22  # cells of users x items that the spread of a model's scores i
 WORKSPACE = 64 << 20  # bytes of a block of scores; the search has up to four such blocks
 MOST_ROWS = 1 << 11  # users per block
 
-Vectors = tuple[Queries, Tensor]
+Vectors = tuple[QueryVectors, Tensor]
 
 
 def blend(
@@ -137,7 +137,7 @@ def clearly_best(scores: Tensor, usual: int) -> int:
 
 
 @torch.no_grad()
-def spread(queries: Queries, items: Tensor) -> float:
+def spread(queries: QueryVectors, items: Tensor) -> float:
     """The standard deviation of the scores of all cells, or of a fixed sample of at most ``SAMPLE``.
 
     1 if all scores are (almost) equal.

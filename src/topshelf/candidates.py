@@ -10,12 +10,12 @@ from torch import Tensor
 from topshelf import kernels
 from topshelf.errors import DataError, at_least
 from topshelf.ragged import Ragged
-from topshelf.ranking import WORKSPACE, Queries, chosen_rows, count_in, keep_best, no_places, refuse_nan
+from topshelf.ranking import WORKSPACE, QueryVectors, chosen_rows, count_in, keep_best, no_places, refuse_nan
 
 
 @torch.no_grad()
 def ranked_candidates(
-    queries: Queries,
+    queries: QueryVectors,
     items: Tensor,
     k: int,
     candidates: Ragged,

@@ -19,7 +19,6 @@ from topshelf.errors import ConfigError, DataError
 from topshelf.evaluation import Evaluation, compare, conditions
 from topshelf.files import is_free, write_text
 from topshelf.queries import QuerySet
-from topshelf.ragged import merge
 from topshelf.report import Page
 from topshelf.statistics import PairedResult
 from topshelf.terminal import print_table, say
@@ -152,8 +151,7 @@ def _person(fitted: Fitted) -> Person:
     # Only train and validation items are excluded, so that test items can be hits.
     with torch.no_grad():
         queries, items = fitted.model.encode(QuerySet.known(fitted.model.n_queries))
-        seen = merge(train, split.valid.ragged())
-        ranked = top_k(queries, items, SHOWN, exclude=seen, rows=torch.tensor([row]))[1][0].tolist()
+        ranked = top_k(queries, items, SHOWN, exclude=split.seen("valid"), rows=torch.tensor([row]))[1][0].tolist()
     known = [names[i] for i in history[: len(ranked)].tolist()]
     columns = (known, [names[i] for i in ranked], ["yes" if i in wanted else "" for i in ranked])
     rows = list(zip_longest(*columns, fillvalue=""))

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -17,11 +16,12 @@ from topshelf import kernels
 from topshelf.data import Interactions
 from topshelf.errors import ConfigError, DataError, one_of
 from topshelf.metrics import GAINS
+from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged, merge
 
 ItemLists = Ragged | Interactions
 PROTOCOLS = {"standard": "skip", "paper": "zero"}  # each with what users with nothing to find are worth
-GIVEN = "given"
+OWN_PROTOCOL = "given"
 EMPTY = {"skip": "are left out", "zero": "count as 0", "one": "count as 1"}
 
 
@@ -29,7 +29,7 @@ EMPTY = {"skip": "are left out", "zero": "count as 0", "one": "count as 1"}
 class EvalSet:
     """The queries of an evaluation with the items they should find.
 
-    queries     who asks: any object with a length; the engine takes their vectors beside it
+    queries     who asks; the engine takes their vectors beside it
     relevant    the items to find, per query
     grades      (P,) how relevant each of them is, >= 0, 0 being irrelevant; None: all alike
     gain        how NDCG turns a grade y into a gain: "exponential", 2^y - 1, or "linear", y
@@ -42,17 +42,21 @@ class EvalSet:
     candidate is a miss; AUC leaves it out.
     """
 
-    queries: Sized
+    queries: QuerySet
     relevant: Ragged
     grades: Tensor | None = None
     gain: str = "exponential"
     exclude: Ragged | None = None
     candidates: Ragged | None = None
     empty: str = "skip"
-    protocol: str = GIVEN
+    protocol: str = OWN_PROTOCOL
+    _checked: tuple[object, ...] = field(default=(), repr=False)  # what was checked, so that it is checked once
 
     def __post_init__(self) -> None:
         one_of("empty", self.empty, EMPTY)
+        if not isinstance(self.queries, QuerySet):
+            got = type(self.queries).__name__
+            raise DataError(f"queries must be a QuerySet, such as QuerySet.known(n) for n known users, got {got}")
         one_of("gain", self.gain, GAINS)
         for name, lists in (("relevant", self.relevant), ("exclude", self.exclude), ("candidates", self.candidates)):
             if not isinstance(lists, Ragged) and (lists is not None or name == "relevant"):
@@ -60,6 +64,8 @@ class EvalSet:
 
     def checked(self, n_items: int) -> EvalSet:
         """The same, fit for compiled code: on the CPU, every list checked, candidates without what is excluded."""
+        if self._is_checked(n_items):
+            return self
 
         def lists(name: str) -> Ragged | None:
             given: Ragged | None = getattr(self, name)
@@ -76,7 +82,19 @@ class EvalSet:
             _refuse_hidden(relevant, exclude)
             if candidates is not None:
                 candidates = candidates.where(exclude.find(candidates.owner(), candidates.indices) < 0)
-        return replace(self, relevant=relevant, grades=grades, exclude=exclude, candidates=candidates)
+        checked = replace(self, relevant=relevant, grades=grades, exclude=exclude, candidates=candidates)
+        return checked.trusted(n_items)
+
+    def trusted(self, n_items: int) -> EvalSet:
+        """The same, for lists that were checked as :meth:`checked` does; a set with other lists is checked again."""
+        return replace(self, _checked=(n_items, len(self.queries), *self._parts()))
+
+    def _is_checked(self, n_items: int) -> bool:
+        known, parts = self._checked, self._parts()
+        return known[:2] == (n_items, len(self.queries)) and all(a is b for a, b in zip(known[2:], parts, strict=True))
+
+    def _parts(self) -> tuple[object, ...]:
+        return self.relevant, self.grades, self.exclude, self.candidates
 
     @property
     def evaluated(self) -> Tensor:
@@ -172,10 +190,10 @@ def protocol_set(
     wanted, seen = _lists("relevant", relevant, n_users, n_items), _lists("train", train, n_users, n_items)
     held = None if valid is None else _lists("valid", valid, n_users, n_items)
     masked = seen if held is None or protocol == "paper" else _union(seen, held)
-    evalset = EvalSet(
-        range(n_users), wanted, exclude=masked, empty=PROTOCOLS[protocol] if empty is None else empty, protocol=protocol
-    )
-    return evalset, torch.bincount(seen.indices, minlength=n_items)
+    _refuse_hidden(wanted, masked)
+    empty = PROTOCOLS[protocol] if empty is None else empty
+    evalset = EvalSet(QuerySet.known(n_users), wanted, exclude=masked, empty=empty, protocol=protocol)
+    return evalset.trusted(n_items), torch.bincount(seen.indices, minlength=n_items)
 
 
 def list_set(
@@ -194,7 +212,8 @@ def list_set(
     if train is not None:
         return protocol_set(relevant, train, valid, protocol or "standard", empty, n_users, n_items)
     _refuse_options("it needs train", valid=valid, protocol=protocol)
-    return EvalSet(range(n_users), _lists("relevant", relevant, n_users, n_items), empty=empty or "skip"), None
+    wanted = _lists("relevant", relevant, n_users, n_items)
+    return EvalSet(QuerySet.known(n_users), wanted, empty=empty or "skip").trusted(n_items), None
 
 
 def _refuse_options(why: str, **options: object) -> None:

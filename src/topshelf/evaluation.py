@@ -23,12 +23,12 @@ from torch import Tensor
 from topshelf import kernels
 from topshelf.data import Interactions
 from topshelf.errors import ConfigError, DataError, at_least, one_of
-from topshelf.evalset import EMPTY, GIVEN, PROTOCOLS, EvalSet, ItemLists, list_set, protocol_set
+from topshelf.evalset import EMPTY, OWN_PROTOCOL, PROTOCOLS, EvalSet, ItemLists, list_set, protocol_set
 from topshelf.measurement import in_blocks, measure, ranked_places
 from topshelf.metrics import GAINS, METRICS, catalogue_coverage, ndcg_at_k, popularity_lift
 from topshelf.ragged import Ragged
 from topshelf.ranked_lists import first_places, read_lists, warn_of_misses
-from topshelf.ranking import NO_ITEM, Queries, ranked_tiles
+from topshelf.ranking import NO_ITEM, QueryVectors, ranked_tiles
 from topshelf.statistics import PairedResult, bootstrap_intervals, paired_test
 
 CUTOFFS = (5, 10, 20, 50)
@@ -126,7 +126,7 @@ def check_json(evaluation: Any) -> None:
     if not cutoffs or not all(isinstance(number, int | float) for number in [*cutoffs, *numbers]):
         raise ValueError("an evaluation must have cutoffs, and numbers for each of them")
     if unit == "user":
-        one_of("protocol", evaluation["protocol"], [*PROTOCOLS, GIVEN] if "empty" in evaluation else PROTOCOLS)
+        one_of("protocol", evaluation["protocol"], [*PROTOCOLS, OWN_PROTOCOL] if "empty" in evaluation else PROTOCOLS)
     elif not isinstance(evaluation["protocol"], str) or not isinstance(unit, str):
         raise ValueError("the protocol and the unit of an evaluation must be text")
     one_of("empty", evaluation.get("empty", "skip"), EMPTY)
@@ -134,7 +134,7 @@ def check_json(evaluation: Any) -> None:
 
 
 def evaluate(
-    queries: Queries | np.ndarray,
+    queries: QueryVectors | np.ndarray,
     items: Tensor | np.ndarray,
     relevant: ItemLists,
     *,
@@ -148,7 +148,7 @@ def evaluate(
 ) -> Evaluation:
     """Rank the whole catalogue for every user and measure the lists; the score is the dot product.
 
-    Shapes: queries (U, d), or anything that gives rows (:class:`topshelf.ranking.Queries`); items (I, d);
+    Shapes: queries (U, d), or anything that gives rows (:class:`topshelf.ranking.QueryVectors`); items (I, d);
         relevant, train, valid: U lists each; item_counts (I,): popularity, default that in ``train``. NumPy arrays
         serve as tensors, :class:`topshelf.data.Interactions` as lists of their users.
     ``empty`` overrides the protocol's rule for users with nothing to find: "skip", "zero" or "one".
@@ -163,7 +163,7 @@ def evaluate(
 
 
 def evaluate_set(
-    queries: Queries | np.ndarray,
+    queries: QueryVectors | np.ndarray,
     items: Tensor | np.ndarray,
     evalset: EvalSet,
     cutoffs: Sequence[int] = CUTOFFS,
@@ -221,7 +221,7 @@ def evaluate_lists(
     return _evaluation([(places.clamp(min=NO_ITEM),)], evalset, cutoffs, n_items, counts)
 
 
-def ndcg(queries: Queries, items: Tensor, relevant: Ragged, exclude: Ragged | None, k: int) -> float:
+def ndcg(queries: QueryVectors, items: Tensor, relevant: Ragged, exclude: Ragged | None, k: int) -> float:
     """Mean NDCG@k over the queries with something to find, and nothing else: for validation while training."""
     relevant.check_shape("relevant", len(queries))
     users = (relevant.counts > 0).nonzero().squeeze(1).cpu()

@@ -7,7 +7,7 @@ Each source draws for a batch of Q queries with their positives and never lets a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf import kernels
-from topshelf.errors import ConfigError, at_least
+from topshelf.errors import ConfigError, DataError, at_least
 from topshelf.queries import Batch, Context, Encoded
 from topshelf.ragged import Ragged, ragged_from_pairs
 from topshelf.registry import Recorded
@@ -55,6 +55,24 @@ class Draw:
         items = self.items if self.items is None or self.is_shared else self.items[order]
         return Draw(items, None if self.exclude is None else self.exclude.select(order), self.log_q)
 
+    def check(self, layout: Layout, n_queries: int, n_items: int) -> None:
+        """Refuse a draw that does not have its layout, or names items, columns or queries that are not there."""
+        items, width = self.items, self.n_columns(n_items)
+        shape = {"catalogue": None, "shared": (width,), "own": (n_queries, width)}[layout]
+        got = None if items is None else tuple(items.shape)
+        if got != shape:
+            wanted = {"catalogue": "None", "shared": "(N,)", "own": f"({n_queries}, N)"}[layout]
+            raise DataError(f"with layout = {layout!r} items must be {wanted}, got {'None' if got is None else got}")
+        if items is not None:
+            if items.dtype != torch.int64:
+                raise DataError(f"items must be int64, got {items.dtype}")
+            if items.numel() and (int(items.min()) < 0 or int(items.max()) >= n_items):
+                raise DataError(f"items must be from 0 to {n_items - 1}, got {int(items.min())} to {int(items.max())}")
+        if self.exclude is not None:
+            self.exclude.check(width, "exclude", n_lists=n_queries)  # columns of the draw, of which there are `width`
+        if self.log_q is not None and tuple(self.log_q.shape) != (width,):
+            raise DataError(f"log_q must be ({width},), one number per column, got {tuple(self.log_q.shape)}")
+
     def mask(self, n_columns: int) -> Tensor | None:
         """``exclude`` as (Q, n_columns) flags."""
         if self.exclude is None:
@@ -91,13 +109,20 @@ class Negatives(Recorded):
 
     - ``layout``: "catalogue" (all items), "shared" (one draw for the batch) or "own" (each query has its own);
     - ``n``: how many are drawn per query, a constructor argument; None where that is not a setting;
-    - ``stands_for_catalogue``: whether the sum over the draw, corrected by ``log_q``, estimates that over all items.
+    - ``stands_for_catalogue``: whether the sum over the draw, corrected by ``log_q``, estimates that over all items;
+    - ``is_exact``: whether every draw is all items but the query's positives, so that none needs to be made.
     """
 
     layout: ClassVar[Layout]
     stands_for_catalogue: ClassVar[bool] = False
+    is_exact: ClassVar[bool] = False
     n: int | None = None
     population: Population
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "draw" in vars(cls) and "is_exact" not in vars(cls):
+            cls.is_exact = False  # a subclass of the catalogue that draws otherwise
 
     def attach(self, context: Context) -> Negatives:
         """Prepare for the training data that batches are drawn from; returns itself."""
@@ -114,6 +139,7 @@ class Catalogue(Negatives):
 
     layout: ClassVar[Layout] = "catalogue"
     stands_for_catalogue: ClassVar[bool] = True
+    is_exact: ClassVar[bool] = True
 
     def draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:  # noqa: ARG002
         return Draw(None, batch.positives)

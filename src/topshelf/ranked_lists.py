@@ -16,7 +16,7 @@ from topshelf.errors import DataError, TopshelfWarning
 from topshelf.ragged import Ragged
 from topshelf.ranking import NO_ITEM
 
-UNKNOWN = -2  # at a place whose item is not in the catalogue
+NOT_IN_CATALOGUE = -2  # at a place whose item is not in the catalogue
 _ANY_ITEM = 1 << 62
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -38,7 +38,7 @@ def read_lists(lists: Any, n_users: int, n_items: int, known: Interactions | Non
         given.check_shape("lists", n_users)
         if isinstance(lists, Ragged):
             given.check(_ANY_ITEM, "lists")
-        given = Ragged(given.indptr, given.indices.where(given.indices < n_items, UNKNOWN))
+        given = Ragged(given.indptr, given.indices.where(given.indices < n_items, NOT_IN_CATALOGUE))
     _refuse_repeats(given, known)
     return given, n_left_out
 
@@ -54,7 +54,7 @@ def first_places(lists: Ragged, k: int) -> Tensor:
 
 def warn_of_misses(places: Tensor, users: Tensor, exclude: Ragged | None, n_left_out: int) -> None:
     """Warn of what was not expected in the lists (B, K) of the evaluated users (B,)."""
-    n_unknown, n_without = int((places == UNKNOWN).sum()), int((places == NO_ITEM).all(1).sum())
+    n_unknown, n_without = int((places == NOT_IN_CATALOGUE).sum()), int((places == NO_ITEM).all(1).sum())
     n_masked = 0
     if exclude is not None:
         owner = users.repeat_interleave(places.size(1))
@@ -130,7 +130,7 @@ def _of_array(lists: Any) -> Ragged:
 def _codes(ids: IdMap, values: list[Any]) -> np.ndarray:
     """Dense indices of external ids, -2 where there is none."""
     index = ids.find(values)
-    return np.where(index < 0, UNKNOWN, index)
+    return np.where(index < 0, NOT_IN_CATALOGUE, index)
 
 
 def _refuse_repeats(lists: Ragged, known: Interactions | None) -> None:

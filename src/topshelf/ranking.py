@@ -25,7 +25,7 @@ ROW_MULTIPLE = 16  # rows of whole cache lines: the product of 40,988 items took
 NO_ITEM = -1
 
 
-class Queries(Protocol):
+class QueryVectors(Protocol):
     """A tensor (U, d), or anything that gives the vectors of some rows as a tensor does, dense or CSR."""
 
     def __len__(self) -> int: ...
@@ -34,7 +34,7 @@ class Queries(Protocol):
 
 
 def top_k(
-    queries: Queries,
+    queries: QueryVectors,
     items: Tensor,
     k: int,
     *,
@@ -61,7 +61,7 @@ def top_k(
 
 @torch.no_grad()
 def ranked_tiles(
-    queries: Queries,
+    queries: QueryVectors,
     items: Tensor,
     k: int,
     *,
@@ -111,7 +111,7 @@ def best_scores(
 
 
 def count_above(
-    queries: Queries,
+    queries: QueryVectors,
     items: Tensor,
     targets: Ragged,
     *,
@@ -253,7 +253,7 @@ def _tile_width(n_items: int, tile: int | None, n_rows: int) -> int:
     return -(-n_items // n_tiles)  # tiles of equal width rather than a thin last one
 
 
-def chosen_rows(queries: Queries, rows: Tensor | None) -> Tensor:
+def chosen_rows(queries: QueryVectors, rows: Tensor | None) -> Tensor:
     """The rows to rank, all by default; those that are not there are refused."""
     if rows is None:
         return torch.arange(len(queries), device=queries.device if isinstance(queries, Tensor) else None)

@@ -83,7 +83,7 @@ def check_allowed(names: Mapping[str, str], where: object) -> None:
             raise CheckpointError(
                 f"{where} has {setting} = {name!r}, a class of another package, which is imported only if you allow "
                 f"it. If you trust it: import {module} first, or allow its package (in Python "
-                f"topshelf.registry.allow([{package!r}]), on the command line --allow {package})"
+                f"topshelf.load(path, allow=[{package!r}]), on the command line --allow {package})"
             )
 
 
@@ -160,7 +160,8 @@ def parts(paragraph: str) -> list[tuple[str, str]]:
 def settings(cls: type[Any]) -> dict[str, Any]:
     """The settings and their defaults; the constructor is the schema."""
     parameters = inspect.signature(cls.__init__).parameters.values()
-    return {parameter.name: parameter.default for parameter in parameters if parameter.name not in GIVEN}
+    named = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]  # object's are others
+    return {parameter.name: parameter.default for parameter in named if parameter.name not in GIVEN}
 
 
 def plain(text: str) -> str:

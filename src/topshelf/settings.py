@@ -146,7 +146,7 @@ class CutoffSettings(Settings):
 
 class EvaluateSettings(CutoffSettings):
     protocol: Literal["standard", "paper"] = "standard"
-    """standard: train and validation items masked, users with nothing to find left out."""
+    """standard: train and valid masked, users with nothing to find left out; paper: train masked, they count as 0."""
     auc: bool = True
     """Also report the AUC, which needs every score."""
 

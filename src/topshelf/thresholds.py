@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from topshelf.errors import at_least, at_most, positive
-from topshelf.ranking import Queries, top_k
+from topshelf.ranking import QueryVectors, top_k
 
 
 @torch.no_grad()
-def exact_thresholds(queries: Queries, items: Tensor, k: int) -> Tensor:
+def exact_thresholds(queries: QueryVectors, items: Tensor, k: int) -> Tensor:
     """K-th best score of every query over the whole catalogue, (Q,). Cost: one product and a partial sort."""
     return top_k(queries, items, k)[0][:, -1]
 

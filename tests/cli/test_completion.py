@@ -141,12 +141,20 @@ def typed(text):
 
 def test_the_settings_of_a_run_are_those_of_its_config():
     rows = source.settings()
+    sections = {"negatives": NEGATIVES, "threshold": ESTIMATORS}
+    of_classes = {
+        f"{section}.{key}": default
+        for section, classes in sections.items()
+        for cls in classes.values()
+        for key, default in registry.settings(cls).items()
+    }
     expected = {}
     for name, field in RunConfig.model_fields.items():
         if name in ("model", "loss"):
             expected[f"{name}.name"] = field.default.name
         elif isinstance(field.default, BaseModel):
             expected |= {f"{name}.{key}": value for key, value in type(field.default).model_fields.items()}
+            expected |= {key: None for key in of_classes if key.startswith(f"{name}.") and key not in expected}
         else:
             expected[name] = field
     own = ("model.", "loss.")
@@ -154,12 +162,20 @@ def test_the_settings_of_a_run_are_those_of_its_config():
     for key, field in expected.items():
         if key.startswith(own):
             assert rows[key].default == field
+        elif field is None:
+            assert typed(rows[key].default) == of_classes[key]
+            assert rows[key].about.startswith("With ")
         else:
             assert rows[key].about == field.description
             named = {"negatives.kind": ("auto", *NEGATIVES), "threshold.estimator": tuple(ESTIMATORS)}
             assert rows[key].choices == named.get(key, choices(field.annotation))
             default = field.default if isinstance(field.default, str | float | int) else None
             assert typed(rows[key].default) == default
+
+
+def test_the_settings_of_negatives_are_offered(tab):
+    assert tab("train", "--set", "negatives.n_h") == ["negatives.n_hard=", "negatives.n_hard=50"]
+    assert source.settings()["negatives.pool"].about == "With kind = mixed."
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")

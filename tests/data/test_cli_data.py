@@ -99,7 +99,7 @@ def test_show_prints_ids_and_paths_as_they_are(tmp_path):
 
 
 def test_list_prints_paths_as_they_are(tmp_path, monkeypatch):
-    entry = {"name": "[b]x", "users": 1, "items": 1, "interactions": 1, "at_hand": "/[/b]/y"}
+    entry = {"name": "[b]x", "users": 1, "items": 1, "interactions": 1, "local_file": "/[/b]/y"}
     monkeypatch.setattr("topshelf.data.summary.dataset_table", lambda: [entry])
     output = run("list")
     assert "[b]x" in output
@@ -160,3 +160,12 @@ def test_errors_reach_the_caller_as_ours(tmp_path):
 @pytest.mark.parametrize("command", ["list", "get", "show", "prepare"])
 def test_every_command_has_help_with_an_example(command):
     assert "topshelf data" in run(command, "--help")
+
+
+def test_show_counts_repeats_as_events_and_has_the_times_of_all(tmp_path):
+    rows = ["user,item,time", "1,1,86400", "1,1,864000000", "2,2,172800"]
+    (tmp_path / "repeats.csv").write_text("\n".join(rows) + "\n")
+    shown = " ".join(run("show", tmp_path / "repeats.csv").replace("│", " ").split())
+    assert "interactions 2" in shown
+    assert "events 3 (repeats included)" in shown
+    assert "1970-01-02 00:00 to 1997-05-19 00:00" in shown

@@ -28,11 +28,11 @@ def test_a_split_is_described_by_its_parts():
     )
 
 
-def test_the_catalogue_says_what_is_at_hand_or_damaged(cache):
+def test_the_catalogue_says_which_files_are_there_or_damaged(cache):
     cache.mkdir()
     (cache / "food.zip").write_bytes(b"x")
-    at_hand = {entry["name"]: entry["at_hand"] for entry in dataset_table()}
-    assert list(at_hand) == list(DATASETS)
-    assert at_hand["synthetic"] == "generated"
-    assert at_hand["food"] == "damaged file"
-    assert at_hand["gowalla"] is None
+    files = {entry["name"]: entry["local_file"] for entry in dataset_table()}
+    assert list(files) == list(DATASETS)
+    assert files["synthetic"] == "generated"
+    assert files["food"] == "damaged file"
+    assert files["gowalla"] is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -13,9 +14,9 @@ from topshelf.catalogue import CatalogueBlocks, Workspace
 from topshelf.errors import ConfigError
 from topshelf.losses import LOSSES
 from topshelf.models import MF
-from topshelf.negatives import NEGATIVES, Catalogue
+from topshelf.negatives import NEGATIVES, Catalogue, Draw, Negatives
 from topshelf.queries import Context
-from topshelf.ragged import ragged_from_pairs
+from topshelf.ragged import Ragged, ragged_from_pairs
 from topshelf.training import heads as heads_module
 from topshelf.training.batches import Batches, stream
 from topshelf.training.heads import AutogradHead, PairHead, PartitionHead, choose_head
@@ -117,3 +118,53 @@ def test_the_plain_path_and_backward_agree(name, kind, order, monkeypatch):
             if gradient is not None:
                 assert_close(found[key], gradient, rtol=1e-5, atol=1e-7, msg=key)
     assert_close(blocks.loss.state_dict(), plain.loss.state_dict(), rtol=1e-6, atol=1e-8)
+
+
+@dataclass
+class Scripted(Negatives):
+    """Draws what it is told."""
+
+    layout = "shared"
+    drawn: Draw
+
+    def draw(self, batch, encoded, generator):
+        return self.drawn
+
+
+NONE = Ragged(torch.zeros(N_QUERIES + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("drawn", "message"),
+    [
+        (Draw(None, None), "with layout = 'shared' items must be .N,., got None"),
+        (Draw(torch.zeros(N_QUERIES, 4, dtype=torch.int64), None), "with layout = 'shared' items must be .N,., got"),
+        (Draw(torch.tensor([1, N_ITEMS]), None), f"items must be from 0 to {N_ITEMS - 1}, got 1 to {N_ITEMS}"),
+        (Draw(torch.tensor([-1, 1]), None), "items must be from 0 to"),
+        (Draw(torch.tensor([1.0, 2.0]), None), "items must be int64, got torch.float32"),
+        (Draw(torch.tensor([1, 2]), NONE.slice(0, 2)), "exclude must have one list per query"),
+        (Draw(torch.tensor([1, 2]), Ragged(NONE.indptr.clamp(max=0), torch.tensor([1]))), "exclude.indptr must ascend"),
+        (Draw(torch.tensor([1, 2]), None, torch.zeros(3)), "log_q must be .2,., one number per column, got .3,."),
+    ],
+)
+@pytest.mark.parametrize("name", ["softmax", "bpr"])
+def test_a_draw_that_does_not_fit_is_refused_with_the_name_of_its_class(name, drawn, message):
+    model, context = MF(N_QUERIES, N_ITEMS, dim=3).double(), Context(positives(), N_ITEMS)
+    objective = CatalogueObjective(model, loss_of(name), Scripted(drawn), context)
+    objective.batches = Batches(positives(), N_ITEMS, order="query", size=N_QUERIES)
+    batch = next(iter(objective.batches.epoch(stream(0))))
+    with pytest.raises(ConfigError, match=f"the draw of negatives Scripted does not fit its batch: {message}"):
+        objective.backward(batch, stream(1))
+
+
+def test_a_subclass_of_the_catalogue_is_exact_until_it_draws_otherwise():
+    class Plain(Catalogue):
+        pass
+
+    class Other(Catalogue):
+        def draw(self, batch, encoded, generator):
+            return Draw(torch.arange(3), None)
+
+    assert [cls.is_exact for cls in (Catalogue, Plain, Other, NEGATIVES["shared"])] == [True, True, False, False]
+    assert type(choose_head(loss_of("softmax"), Plain(), None, Workspace())) is PartitionHead
+    assert type(choose_head(loss_of("softmax"), Other(), None, Workspace())) is AutogradHead

@@ -35,6 +35,7 @@ def test_a_csv_becomes_a_study_whose_best_is_trained_by_the_command_it_prints(cs
     shown = topshelf("tune", "--data", csv, *SHORT, "--trials", "5", "--range", "loss.tau=0.1,0.2,0.3", "--out", out)
     assert "trial 0 (the defaults); complete; ndcg@5 0." in shown
     assert "; best 0." in shown
+    assert "Chosen by ndcg@5 on the validation part, users with nothing to find left out" in " ".join(shown.split())
     assert "budget: 5 trials of at most 4 epochs, the first with the defaults; spent: " in shown
     assert "0.1, 0.2, 0.3" in shown
     line = f"train {out}/best.toml --out {out}/best"

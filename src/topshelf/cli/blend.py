@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from topshelf.cli import completion, show
 from topshelf.cli.options import Allow, Quiet, argument, numbers, option
 from topshelf.errors import ConfigError
-from topshelf.terminal import print_table
+from topshelf.terminal import print_table, say
 
 if TYPE_CHECKING:
     from topshelf.training import Fitted
@@ -63,6 +63,7 @@ def _show(runs: list[Path], alone: list[dict[str, Any]], blended: Fitted) -> Non
     ]
     rows.append(("blend", "", "", _score(blended.valid_score)))
     print_table(("run", "model", "weight", f"validation {metric}"), rows, styles=[*[""] * len(runs), "bold"])
+    say("validation: users with nothing to find are left out")
 
 
 def _score(value: object) -> str:

@@ -36,7 +36,7 @@ def list_(as_json: AsJson = False) -> None:
     table = Table(Column("name", no_wrap=True), *(Column(name, justify="right") for name in names), "local file")
     for entry in entries:
         shown = ("" if entry[name] is None else f"{entry[name]:,}" for name in names)
-        table.add_row(cell(entry["name"]), *shown, cell(_short(entry["at_hand"])))
+        table.add_row(cell(entry["name"]), *shown, cell(_short(entry["local_file"])))
     console().print(table)
     typer.echo("Download one: topshelf data get NAME. Recipes, licences and addresses: topshelf data list --json")
 
@@ -114,7 +114,7 @@ def prepare(
     dataset = load_split(path, **settings, **reading)
     if not len(dataset.split.test):
         raise ConfigError(
-            "--test-fraction must be > 0 here, for a prepared folder holds a test part, got 0. To train without one, "
+            "--test-fraction must be > 0 here, because a prepared folder has a test part, got 0. To train without one, "
             "give the file itself: topshelf train --data FILE --set data.test_fraction=0"
         )
     dataset.warn()
@@ -134,16 +134,18 @@ def _outcome(out: Path, summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _short(at_hand: str | None) -> str:
-    if at_hand is None:
+def _short(local_file: str | None) -> str:
+    if local_file is None:
         return "no"
-    return "yes" if at_hand.endswith((".zip", ".whl")) else at_hand
+    return "yes" if local_file.endswith((".zip", ".whl")) else local_file
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
     table = Table(title=cell(facts["name"]), show_header=False)
     for key in ("users", "items", "interactions"):
         table.add_row(key, f"{facts[key]:,}")
+    if facts["events"] is not None:
+        table.add_row("events", f"{facts['events']:,} (repeats included)")
     table.add_row("density", f"{facts['density']:.4%}")
     for part, count in facts.get("parts", {}).items():
         table.add_row(part, f"{count:,}")

@@ -68,11 +68,24 @@ def settings(**chosen: str | None) -> dict[str, Setting]:
             inner = {key: row for key, _, _, row in _fields("settings", kind.name)}
             for key, registry in _NAMED.get(section, {}).items():
                 inner[key] = inner[key]._replace(choices=(*_OTHERS.get(key, ()), *_registry(*registry)))
+                own = _own_settings(key, *registry)
+                inner |= {setting: row for setting, row in own.items() if setting not in inner}
         else:
             rows[section] = setting
             continue
         rows |= {f"{section}.{key}": row for key, row in inner.items()}
     return rows
+
+
+def _own_settings(key: str, module: str, name: str) -> dict[str, Setting]:
+    """The settings that only some classes of a registry have, each with the classes that have it."""
+    rows: dict[str, Setting] = {}
+    owners: dict[str, list[str]] = {}
+    for kind, cls in _registry(module, name).items():
+        for setting, row in _arguments(module, cls).items():
+            rows.setdefault(setting, row)
+            owners.setdefault(setting, []).append(kind)
+    return {setting: row._replace(about=f"With {key} = {', '.join(owners[setting])}.") for setting, row in rows.items()}
 
 
 @cache

@@ -93,10 +93,11 @@ def _folder(config: BaseConfig) -> Path:
 
 
 def _show(tuned: Tuned) -> None:
-    from topshelf.tuning.page import command, comparison, verdict
+    from topshelf.tuning.page import chosen_by, command, comparison, verdict
 
     print_table(*comparison(tuned), title=f"{tuned.method} on {tuned.data}")
     say(verdict(tuned))
+    say(chosen_by(tuned))
     say(f"{tuned.budget} (sampler {tuned.sampler})")
     if running := tuned.budget.spent["running"]:
         say("1 trial is still running elsewhere" if running == 1 else f"{running} trials are still running elsewhere")

@@ -214,7 +214,7 @@ def narrow(ids: pl.Series) -> pl.Series:
 def whole_numbers(ids: pl.Series) -> pl.Series:
     """Text ids as integers when nothing is lost by it: ids such as ``007`` stay text.
 
-    ``nan`` and its like are missing among integers; among text they may be names.
+    ``nan`` and similar words are missing among integers; among text they may be names.
     """
     if ids.dtype != pl.String:
         return ids

@@ -20,7 +20,7 @@ from topshelf.data.noise import add_false_positives
 from topshelf.data.notes import NO_NOTES
 from topshelf.data.prepare import prepare
 from topshelf.data.readers import first_rows, read_table
-from topshelf.data.splits import KINDS, Split, carve_validation, make_split
+from topshelf.data.splits import SPLITS, Split, carve_validation, make_split
 from topshelf.data.synthetic import generate
 from topshelf.errors import ConfigError, DataError, TopshelfWarning, at_least, one_of
 from topshelf.files import restore
@@ -28,10 +28,10 @@ from topshelf.files import restore
 ADDRESS = "https://raw.githubusercontent.com/Tiny-Snow/IR-Benchmark-Dataset/main/data_iid/{}/proc.zip"
 CORE_10 = "iterative 10-core, per-user random 80/20 split (seed 0), test items unseen in train dropped"
 RECIPE = f"rating >= 3, {CORE_10}"
-RESEARCH = "for research; not ours to pass on, see the source"
+RESEARCH = "for research; we may not redistribute it, see the source"
 MOVIELENS = "GroupLens: research use, no redistribution (grouplens.org/datasets/movielens)"
 WHOLE = "whole"  # the kind of a split that is none yet
-# Of load_split; a given split takes no others, for they would change nothing.
+# Of load_split; a given split takes no others: they would change nothing.
 DEFAULTS: dict[str, Any] = {"split": "auto", "test_fraction": 0.2, "valid_fraction": 0.1, "last_n": 1, "split_seed": 0}
 
 
@@ -64,7 +64,7 @@ def _paper(
 
 
 # Counts and checksums: the files of Tiny-Snow/IR-Benchmark-Dataset as we had them. The counts of Book are the
-# SL@K paper's; its file could not be had, so its parts and checksum are unknown.
+# SL@K paper's; its file is not available, so its parts and checksum are unknown.
 _KNOWN = [
     _paper(
         "amazon2014-health",
@@ -224,7 +224,7 @@ def load_split(
     ``seed`` the validation part and the noise. Without ``test`` the test part is empty: that of a ready-made split is
     left unread, and its file need not be there.
     """
-    one_of("split", split, KINDS)
+    one_of("split", split, SPLITS)
     loaded = read_source(source, separator=separator, min_rating=min_rating, core=core, test=test, **columns)
     settings: dict[str, Any] = {
         "split": split,

@@ -64,7 +64,7 @@ def download(url: str, target: Path, sha256: str | None = None, *, check: Check 
         with _alone(target):
             if target.is_file():  # another process was first
                 return verify(target, sha256)
-            part = Part.of(url, target)
+            part = PartialFile.of(url, target)
             if part.mark is None and sha256 is None:
                 part.drop()  # nothing would show that its two halves are of different versions
             _fetch(part)
@@ -90,7 +90,7 @@ def _alone(target: Path) -> Iterator[None]:
 
 
 @dataclass
-class Part:
+class PartialFile:
     """The beginning of a file, beside a note on what it is the beginning of."""
 
     url: str
@@ -100,7 +100,7 @@ class Part:
     total: int | None = None
 
     @classmethod
-    def of(cls, url: str, target: Path) -> Part:
+    def of(cls, url: str, target: Path) -> PartialFile:
         """What an earlier download of the same address left, or nothing; other remains are deleted."""
         part = cls(url, target.with_name(f"{target.name}.part"), target)
         try:
@@ -145,7 +145,7 @@ def _move(path: Path, target: Path) -> None:
     path.replace(target)
 
 
-def _check(part: Part, sha256: str | None, check: Check | None) -> None:
+def _check(part: PartialFile, sha256: str | None, check: Check | None) -> None:
     try:
         if sha256 is not None and (got := digest(part.path)) != sha256:
             raise DataError(f"{part.url} must have sha256 {sha256}, got {got}.")
@@ -156,7 +156,7 @@ def _check(part: Part, sha256: str | None, check: Check | None) -> None:
         raise DataError(f"{error} What {part.url} sent was not kept; try again later.") from None
 
 
-def _fetch(part: Part) -> None:
+def _fetch(part: PartialFile) -> None:
     start = part.size
     headers = {} if not start else {"Range": f"bytes={start}-", **({"If-Range": part.mark} if part.mark else {})}
     try:
@@ -174,7 +174,7 @@ def _fetch(part: Part) -> None:
         _receive(response, part, start)
 
 
-def _receive(response: http.client.HTTPResponse, part: Part, start: int) -> None:
+def _receive(response: http.client.HTTPResponse, part: PartialFile, start: int) -> None:
     expected = _expected(response, part, start)
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         start = 0  # the server sends everything again
@@ -193,7 +193,7 @@ def _receive(response: http.client.HTTPResponse, part: Part, start: int) -> None
         raise OSError(f"connection lost after {received} of {expected} bytes")
 
 
-def _expected(response: http.client.HTTPResponse, part: Part, start: int) -> int | None:
+def _expected(response: http.client.HTTPResponse, part: PartialFile, start: int) -> int | None:
     """Length of the whole file by what the server says; what does not fit together is refused."""
     length = response.headers.get("Content-Length")
     n_bytes = int(length) if length and length.isdecimal() else None

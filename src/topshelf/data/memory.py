@@ -10,7 +10,7 @@ from topshelf.errors import DataError
 
 SHARE = 0.8  # of the free memory; the rest is for everything else
 ROW_BYTES = 100  # of a row on its way to Interactions, beside its text: 76 with two columns, 114 with four, as measured
-UNKNOWN = 4 << 30  # taken as free where the system does not say
+ASSUMED_FREE = 4 << 30  # taken as free where the system does not say
 
 
 def available() -> int:
@@ -26,7 +26,7 @@ def _free() -> int:
     try:  # macOS and others: all of it, half of which may be in use
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     except (AttributeError, ValueError, OSError):
-        return UNKNOWN
+        return ASSUMED_FREE
 
 
 def _container_limits() -> list[int]:

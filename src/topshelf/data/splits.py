@@ -17,11 +17,11 @@ from topshelf.data.interactions import IdMap, Interactions
 from topshelf.errors import ConfigError, DataError, at_least, one_of, positive
 from topshelf.ragged import Ragged, merge
 
-KINDS = ("auto", "ratio", "last", "time")
+SPLITS = ("auto", "ratio", "last", "time")
 CARVINGS = ("random", "last", "time")
 PARTS = ("train", "valid", "test", "left_out", "below")
 USERS_AT_ONCE = 1 << 16  # whose parts are compared at once: all of them would be as large as the data once more
-ROUNDING = 1e-9  # forgives 0.1 * 30 = 3.0000000000000004 and its like when a share is rounded
+ROUNDING = 1e-9  # forgives errors such as 0.1 * 30 = 3.0000000000000004 when a share is rounded
 
 
 Through = Literal["train", "valid", "all", "below"]
@@ -205,7 +205,7 @@ def make_split(
     ``seed`` the validation part, so runs with different seeds are measured on the same test part. Pairs are split;
     their events go with them, but in a split by time, or of the last items, never to a part before their moment.
     """
-    if one_of("split", kind, KINDS) == "auto":
+    if one_of("split", kind, SPLITS) == "auto":
         kind = "ratio" if interactions.timestamp is None else "time"
     if test_fraction == 0:
         rest, test = interactions, interactions.none()

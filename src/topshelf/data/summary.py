@@ -33,7 +33,7 @@ def describe(source: Dataset, rows: pl.DataFrame | None = None) -> dict[str, Any
         "per_user": _percentiles(data.counts),
         "per_item": _percentiles(data.item_counts),
         "ratings": _range(data.weight),
-        "timestamps": _range(data.timestamp),
+        "timestamps": _range(data.timestamp if data.events is None else data.events.timestamp),
         "events": None if data.events is None else len(data.events),
         "first_rows": [{name: _plain(value) for name, value in row.items()} for row in rows.iter_rows(named=True)],
         "notes": list(source.notes),
@@ -53,10 +53,10 @@ def describe_split(split: Split) -> dict[str, Any]:
 
 def dataset_table() -> list[dict[str, Any]]:
     """The named datasets, with where each one is."""
-    return [{**asdict(info), "at_hand": _whereabouts(info)} for info in DATASETS.values()]
+    return [{**asdict(info), "local_file": _local_file(info)} for info in DATASETS.values()]
 
 
-def _whereabouts(info: DatasetInfo) -> str | None:
+def _local_file(info: DatasetInfo) -> str | None:
     if info.address is None:
         return "generated"
     try:
@@ -76,5 +76,5 @@ def _range(values: np.ndarray | None) -> list[float] | None:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON can hold: dates, bytes and their like as text."""
+    """A value that JSON can hold: dates, bytes and other values as text."""
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

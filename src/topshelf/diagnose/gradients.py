@@ -145,7 +145,7 @@ def has_unit_rows(vectors: Tensor) -> bool:
     return bool((vectors.norm(dim=1) - 1).abs().max() < 1e-3)
 
 
-class Part(NamedTuple):
+class InstanceGradients(NamedTuple):
     """The gradients of some instances."""
 
     owner: Tensor  # (P,), the user of each
@@ -155,7 +155,7 @@ class Part(NamedTuple):
     mask: Tensor  # (P, I), True at the user's positives
 
 
-def _instances(loss: Loss, queries: Tensor, items: Tensor, sample: Sample, log_q: float) -> Iterator[Part]:
+def _instances(loss: Loss, queries: Tensor, items: Tensor, sample: Sample, log_q: float) -> Iterator[InstanceGradients]:
     for start, stop in sample.blocks(_CELLS):
         part = sample.part(start, stop)
         split = _by_turns if loss.scope == "query" else _by_rows
@@ -163,15 +163,15 @@ def _instances(loss: Loss, queries: Tensor, items: Tensor, sample: Sample, log_q
             yield instances._replace(owner=instances.owner + start)
 
 
-def _by_rows(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: float) -> Iterator[Part]:
+def _by_rows(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: float) -> Iterator[InstanceGradients]:
     """One row per positive: a single backward pass gives the gradient of every instance."""
     owner = part.owner
     query = vectors[owner].requires_grad_()
     values, negative, mask = _losses(loss, query, items, part, owner, None, log_q)
-    yield Part(owner, query.detach(), *_gradient(values.sum(), query, negative), mask)
+    yield InstanceGradients(owner, query.detach(), *_gradient(values.sum(), query, negative), mask)
 
 
-def _by_turns(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: float) -> Iterator[Part]:
+def _by_turns(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: float) -> Iterator[InstanceGradients]:
     """For a loss that needs one row per user: a backward pass for the first positives of all users, and so on."""
     owner, place, query = part.owner, part.place, vectors.clone().requires_grad_()
     rows = torch.arange(query.size(0), device=owner.device)
@@ -181,7 +181,7 @@ def _by_turns(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: f
         mine = owner[now]
         to_query, to_negative = _gradient(values[now].sum(), query, negative)
         to_mine = None if to_negative is None else to_negative[mine]
-        yield Part(mine, query.detach()[mine], to_query[mine], to_mine, mask[mine])
+        yield InstanceGradients(mine, query.detach()[mine], to_query[mine], to_mine, mask[mine])
 
 
 def _losses(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from topshelf.errors import ConfigError, TopshelfError, at_least
 from topshelf.queries import KINDS, Batch, Encoded, QuerySet
 from topshelf.ragged import Ragged
-from topshelf.ranking import Queries
+from topshelf.ranking import QueryVectors
 from topshelf.registry import Recorded, SearchSpace
 
 
@@ -69,7 +69,7 @@ class Model(Trainable):
         self.n_queries = at_least("n_queries", n_queries, 1)
         self.n_items = at_least("n_items", n_items, 1)
 
-    def encode_queries(self, queries: QuerySet) -> Queries:
+    def encode_queries(self, queries: QuerySet) -> QueryVectors:
         """Vectors of the queries, (Q, d), or an object that gives rows of them; deterministic."""
         raise NotImplementedError
 
@@ -77,7 +77,7 @@ class Model(Trainable):
         """Vectors of all items, (I, d); deterministic."""
         raise NotImplementedError
 
-    def encode(self, queries: QuerySet) -> tuple[Queries, Tensor]:
+    def encode(self, queries: QuerySet) -> tuple[QueryVectors, Tensor]:
         """Vectors of the queries and of all items. Override it where computing both at once is cheaper."""
         return self.encode_queries(queries), self.encode_items()
 

@@ -14,7 +14,7 @@ from topshelf.config import complete
 from topshelf.errors import ConfigError
 from topshelf.models import MODELS, Model
 from topshelf.queries import Context, QuerySet
-from topshelf.ranking import Queries
+from topshelf.ranking import QueryVectors
 from topshelf.registry import lookup
 
 NOT_TRAINED = (
@@ -62,13 +62,13 @@ class Blend(Model):
         self.factors = [weight / scale for weight, scale in zip(weights, scales, strict=True)]
         self.parts = nn.ModuleList(_part(n_queries, n_items, at, part) for at, part in enumerate(parts))
 
-    def encode_queries(self, queries: QuerySet) -> Queries:
+    def encode_queries(self, queries: QuerySet) -> QueryVectors:
         return _side_by_side([(root, part.encode_queries(queries)) for root, part in self._asked()])
 
     def encode_items(self) -> Tensor:
         return _joined([(root, part.encode_items()) for root, part in self._asked()])
 
-    def encode(self, queries: QuerySet) -> tuple[Queries, Tensor]:
+    def encode(self, queries: QuerySet) -> tuple[QueryVectors, Tensor]:
         encoded = [(root, *part.encode(queries)) for root, part in self._asked()]
         return _side_by_side([some[:2] for some in encoded]), _joined([(root, items) for root, _, items in encoded])
 
@@ -95,7 +95,7 @@ class Blend(Model):
 class BlendRows:
     """Concatenated query vectors of several models, each times a factor; computed when indexed."""
 
-    def __init__(self, parts: Sequence[tuple[float, Queries]]) -> None:
+    def __init__(self, parts: Sequence[tuple[float, QueryVectors]]) -> None:
         self.parts = parts
 
     def __len__(self) -> int:
@@ -115,7 +115,7 @@ def checked_weights(name: str, weights: Sequence[float], n_parts: int) -> list[f
     return [float(weight) for weight in given]
 
 
-def _side_by_side(parts: list[tuple[float, Queries]]) -> Queries:
+def _side_by_side(parts: list[tuple[float, QueryVectors]]) -> QueryVectors:
     tables = [factor * queries for factor, queries in parts if isinstance(queries, Tensor)]
     return torch.cat(tables, 1) if len(tables) == len(parts) else BlendRows(parts)
 

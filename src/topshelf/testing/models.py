@@ -21,7 +21,7 @@ from topshelf.models import MODELS, Model
 from topshelf.models.describe import takes_new_users
 from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged, ragged_from_pairs
-from topshelf.ranking import Queries, top_k
+from topshelf.ranking import QueryVectors, top_k
 from topshelf.recommender import Recommender
 from topshelf.testing.promises import (
     ITEMS,
@@ -297,12 +297,12 @@ def _generated() -> Dataset:
     return Dataset("generated", make_split(rows))
 
 
-def _vectors(model: Model, rows: Tensor | None = None) -> tuple[Queries, Tensor]:
+def _vectors(model: Model, rows: Tensor | None = None) -> tuple[QueryVectors, Tensor]:
     """Of all known queries, or of some rows, and of all items."""
     with torch.no_grad():
         return model.encode(QuerySet.known(model.n_queries) if rows is None else QuerySet(rows=rows))
 
 
-def _new(model: Model, lists: Ragged) -> Queries:
+def _new(model: Model, lists: Ragged) -> QueryVectors:
     is_set = "history" in model.kinds
     return model.encode_queries(QuerySet(history=lists) if is_set else QuerySet(sequence=lists))

@@ -20,7 +20,7 @@ from topshelf.models import MODELS, Model
 from topshelf.negatives import NEGATIVES, Negatives
 from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
-from topshelf.ranking import Queries
+from topshelf.ranking import QueryVectors
 from topshelf.registry import lookup, named
 from topshelf.training.build import build_model, build_trainer, resolve
 from topshelf.training.thresholding import ESTIMATORS, Estimator
@@ -133,6 +133,6 @@ def ndcg_of(model: Model, positives: Ragged) -> float:
         return ndcg(*model.encode(QuerySet.known(model.n_queries)), positives, nothing, 5)
 
 
-def dense(queries: Queries) -> Tensor:
+def dense(queries: QueryVectors) -> Tensor:
     """All rows of a model's queries, (Q, d); some models give their rows as sparse matrices."""
     return queries[torch.arange(len(queries))].to_dense()

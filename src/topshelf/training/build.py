@@ -20,7 +20,6 @@ from topshelf.negatives import NEGATIVES, Negatives
 from topshelf.queries import Context, QuerySet
 from topshelf.registry import lookup, named
 from topshelf.training.batches import Batches, stream
-from topshelf.training.heads import PartitionHead
 from topshelf.training.link_build import resolve_links
 from topshelf.training.objective import CatalogueObjective
 from topshelf.training.thresholding import ESTIMATORS, Estimator, ThresholdHook
@@ -228,7 +227,7 @@ def build_objective(config: CatalogueConfig, model: Model, context: Context) -> 
                 QuerySet.known(len(positives), positives.indptr.device),
                 positives,
                 every=config.threshold.every,
-                in_steps=isinstance(objective.head, PartitionHead) and train.order == "query",
+                in_steps=objective.head.reads_blocks and train.order == "query",
             )
         )
     return objective

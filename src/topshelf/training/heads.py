@@ -10,16 +10,16 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol, TypedDict
+from typing import ClassVar, Protocol, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.catalogue import Block, CatalogueBlocks, Workspace, log_partition
-from topshelf.errors import ConfigError
+from topshelf.errors import ConfigError, DataError
 from topshelf.losses import Loss
-from topshelf.negatives import Catalogue, Draw, Negatives, sampled_scores
+from topshelf.negatives import Draw, Negatives, sampled_scores
 from topshelf.queries import Batch, Encoded
 
 DENSE_BYTES = 8 * 2**30
@@ -47,9 +47,12 @@ class BlockReader(Protocol):
 class Head:
     """What the heads share: the loss of a batch in one piece, and the scale of its sum over negatives."""
 
+    reads_blocks: ClassVar[bool] = False  # whether a ``reader`` sees the scores of a step
+
     def __init__(self, loss: Loss, negatives: Negatives, effective_n: int | None, workspace: Workspace) -> None:
         self.loss, self.negatives, self.effective_n, self.workspace = loss, negatives, effective_n, workspace
         self.reader: BlockReader | None = None
+        self._is_checked = False
 
     def value(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Tensor:
         """The differentiable loss of the vectors, in one piece."""
@@ -70,7 +73,20 @@ class Head:
         raise NotImplementedError
 
     def _draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:
-        return self.negatives.draw(batch, encoded.detach(), generator)
+        draw = self.negatives.draw(batch, encoded.detach(), generator)
+        if not self._is_checked:  # the first draw of a run: later ones are made by the same code
+            self._check_draw(draw, batch, encoded)
+        return draw
+
+    def _check_draw(self, draw: Draw, batch: Batch, encoded: Encoded) -> None:
+        try:
+            draw.check(self.negatives.layout, len(batch.positives), encoded.items.size(0))
+        except DataError as error:
+            name = type(self.negatives).__name__
+            raise ConfigError(
+                f"the draw of negatives {name} does not fit its batch: {error}; correct {name}.draw"
+            ) from None
+        self._is_checked = True
 
     def _partition_of_draw(self, batch: Batch, draw: Draw, queries: Tensor, items: Tensor) -> Tensor:
         columns = items if draw.items is None else F.embedding(draw.items, items)
@@ -158,6 +174,8 @@ class AutogradHead(Head):
 class PartitionHead(Head):
     """The whole catalogue, by blocks of queries with scores that fit the workspace."""
 
+    reads_blocks: ClassVar[bool] = True
+
     def __init__(
         self,
         loss: Loss,
@@ -225,13 +243,13 @@ class PairHead(Head):
         """Blocks of queries that fit in memory: their (P, N) margins, the loss's copies of them, and gradients."""
         cells = min(self.workspace.budget // (4 * self.loss.pair_copies), PAIR_CELLS)
         most = max(1, cells // n_columns)  # positives, or queries, per block
-        load = torch.maximum(batch.counts(), torch.ones_like(batch.query)).cumsum(0).tolist()
+        total = torch.maximum(batch.counts(), torch.ones_like(batch.query)).cumsum(0).tolist()
         may_cut = [True, *(batch.query[1:] != batch.query[:-1]).tolist(), True]
         blocks, start, before = [], 0, 0
-        for stop in range(1, len(load) + 1):
-            if stop == len(load) or (load[stop] - before > most and may_cut[stop]):
+        for stop in range(1, len(total) + 1):
+            if stop == len(total) or (total[stop] - before > most and may_cut[stop]):
                 blocks.append((start, stop))
-                start, before = stop, load[stop - 1]
+                start, before = stop, total[stop - 1]
         return blocks
 
 
@@ -240,8 +258,7 @@ def choose_head(
 ) -> Head:
     """The head for a loss and its negatives; ``half`` applies to products with the whole catalogue only."""
     given = (loss, negatives, effective_n, workspace)
-    is_exact = type(negatives).draw is Catalogue.draw  # a subclass may draw otherwise
-    if is_exact and "log_partition" in loss.needs and loss.scope != "batch":
+    if negatives.is_exact and "log_partition" in loss.needs and loss.scope != "batch":
         return PartitionHead(*given, half=half)
     if half:
         raise ConfigError(

@@ -48,12 +48,19 @@ def command(tuned: Tuned) -> str | None:
     return f"topshelf train {best} --out {shlex.quote(str(tuned.folder / 'best'))}"
 
 
+def chosen_by(tuned: Tuned) -> str:
+    """The measure that every score of a study is, with what it must be shown with."""
+    return (
+        f"Chosen by {tuned.metric} on the validation part, users with nothing to find left out; the test part was not "
+        "read."
+    )
+
+
 def page(tuned: Tuned) -> Page:
     """The study's page; without matplotlib it has no plots."""
     result = Page(f"Tuning {tuned.method} on {tuned.data}")
     result.paragraph(
-        f"Chosen by {tuned.metric} on the validation part, users with nothing to find left out; the test part was not "
-        f"read. Sampler: {tuned.sampler}; "
+        f"{chosen_by(tuned)} Sampler: {tuned.sampler}; "
         f"pruning: {'Hyperband' if tuned.budget.epochs else 'none (the model has no epochs)'}."
     )
     budget = str(tuned.budget)

@@ -22,7 +22,7 @@ from topshelf.evaluation import Evaluation, evaluate_set, ndcg
 from topshelf.models import Model
 from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
-from topshelf.ranking import Queries
+from topshelf.ranking import QueryVectors
 from topshelf.training import checkpoint
 from topshelf.training.build import build_objective
 from topshelf.training.folder import RunFolder, part_of, part_state
@@ -192,7 +192,7 @@ def popularity(lists: Ragged, n_items: int) -> Tensor:
 
 
 @torch.no_grad()
-def vectors_for(model: Model, evalset: EvalSet) -> tuple[Queries, Tensor]:
+def vectors_for(model: Model, evalset: EvalSet) -> tuple[QueryVectors, Tensor]:
     """The vectors of the set's queries, and of all items."""
     assert isinstance(evalset.queries, QuerySet)
     return model.encode(evalset.queries)
