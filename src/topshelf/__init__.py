@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from topshelf.losses import BPR, SLatK, SoftmaxLoss
     from topshelf.models import EASE, MF, LightGCN, Popularity, XSimGCL
     from topshelf.queries import QuerySet
+    from topshelf.ranker import Ranker
     from topshelf.recommender import Recommender
     from topshelf.training import fit, load, resume
 
@@ -38,6 +39,7 @@ __all__ = [
     "LinkPredictor",
     "Popularity",
     "QuerySet",
+    "Ranker",
     "Recommender",
     "RunConfig",
     "SLatK",
@@ -66,6 +68,7 @@ _HOMES = {
     "losses": ["BPR", "SLatK", "SoftmaxLoss"],
     "models": ["EASE", "MF", "LightGCN", "Popularity", "XSimGCL"],
     "queries": ["QuerySet"],
+    "ranker": ["Ranker"],
     "recommender": ["Recommender"],
     "training": ["fit", "load", "resume"],
 }

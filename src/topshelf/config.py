@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from topshelf.errors import ConfigError, one_of, suggestion
 from topshelf.link_settings import LinksConfig
+from topshelf.ranking_settings import RankingConfig
 from topshelf.settings import (
     BaseConfig,
     CatalogueConfig,
@@ -35,13 +36,14 @@ __all__ = [
     "DataSettings",
     "LinksConfig",
     "NegativesSettings",
+    "RankingConfig",
     "RunConfig",
     "ThresholdSettings",
     "TrainSettings",
 ]
 
 # The config class of each task.
-CONFIGS: dict[str, type[BaseConfig]] = {"interactions": RunConfig, "links": LinksConfig}
+CONFIGS: dict[str, type[BaseConfig]] = {"interactions": RunConfig, "ranking": RankingConfig, "links": LinksConfig}
 C = TypeVar("C", bound=BaseConfig)
 _MOST_LEVELS = 16  # of nested values; our own settings have four
 
@@ -229,6 +231,7 @@ def overrides(assignments: Iterable[str]) -> dict[str, Any]:
 def to_toml(config: BaseConfig) -> str:
     """The config as TOML; unset values are left out."""
     values = config.model_dump(mode="json", exclude_none=True)
+    values["evaluate"] = values.pop("evaluate")  # last: it ends in no number, so a file that is cut off is noticed
     lines = [f"{key} = {_toml_text(value)}" for key, value in values.items() if not isinstance(value, dict)]
     for name, section in values.items():
         if isinstance(section, dict):

@@ -126,7 +126,7 @@ def test_a_loaded_run_is_the_fitted_one(tmp_path, name):
     loaded = load(tmp_path / "run")
     assert loaded.test.mean() == fitted.test.mean()
     assert compare(loaded.test, fitted.test, "mrr").difference == 0
-    assert loaded.test.unit == "edge"
+    assert loaded.test.units == "edges"
     assert json.loads(RunFolder(tmp_path / "run").metrics.read_text())["test"]["mrr"] == fitted.test.mean()["mrr"]
 
 

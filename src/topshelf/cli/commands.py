@@ -54,6 +54,8 @@ def train(
 
       topshelf train --data clicks.parquet --set train.epochs=50 --set loss.tau=0.1 --out runs/short
 
+      topshelf train --task ranking --data queries.txt --out runs/ranker
+
       topshelf train my-run.toml --out runs/mine
 
       topshelf train --resume runs/mine

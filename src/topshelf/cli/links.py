@@ -32,9 +32,7 @@ def links(
       topshelf links runs/friends --out lists.parquet
     """
     if node is None and pairs is None and out is None:
-        raise ConfigError(
-            "give --node ID (may be given again), --pairs FILE, or --out FILE for the lists of all nodes"
-        )
+        raise ConfigError("give --node ID (may be given again), --pairs FILE, or --out FILE for the lists of all nodes")
     if pairs is not None and (node is not None or k is not None or keep_known):
         raise ConfigError("--pairs FILE scores the pairs of a file: leave out --node, --k and --keep-known")
     show.check_table(out)

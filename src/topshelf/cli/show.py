@@ -17,56 +17,35 @@ if TYPE_CHECKING:
     from topshelf.training import Fitted
 
 SHOWN = 200  # rows that are printed
-NOTES = {
-    "dropped_test": "test interactions dropped, because their user or item is not in train",
-    "dropped_valid": "validation interactions dropped, because their user or item is not in train",
-}
 
 
 def run(fitted: Fitted, out: Path) -> None:
     """The outcome of a training run."""
     from topshelf.config import allow_options
 
-    config = fitted.config
+    config, task = fitted.config, fitted.task
     what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
     title = f"{what} on {fitted.dataset.name}"
     if (metrics := fitted.test_json()) is not None:
         evaluation(metrics, title)
     else:
         _without_test(fitted, title)
-    lines = _about_split(fitted) if config.task == "interactions" else fitted.task.about()
+    lines = task.lines(fitted.through)
     if not fitted.model.is_closed_form:
         lines.append(f"best epoch {fitted.best_epoch}, trained in {fitted.seconds:.1f} s")
     if config.train.refit == "all" and fitted.is_finished:
-        lines.append(
-            "these metrics are of the model before it was refitted on everything; the saved model was trained on all "
-            f"{fitted.task.n_learned(fitted.through):,} {fitted.task.learned}"
-        )
-    lines.append(f"kept in {out}; {fitted.task.next_command.format(out=out)}{allow_options(config)}")
+        lines.append("these metrics are of the model before it was refitted on everything, which is the saved one")
+    lines.append(f"kept in {out}; {task.usage(str(out))}{allow_options(config)}")
     for line in lines:
         say(line)
 
 
-def _about_split(fitted: Fitted) -> list[str]:
-    split = fitted.dataset.split
-    parts = ", ".join(f"{len(getattr(split, part)):,} {part}" for part in ("train", "valid", "test"))
-    lines = [f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}: {parts}"]
-    if split.kind == "ratio":
-        lines.append(
-            "the split is random, so the model may have seen a user's later choices; with timestamps, split by time"
-        )
-    lines += [f"{NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
-    if n_new := int((split.seen(fitted.through).counts == 0).sum()):
-        lines.append(f"users without training interactions, who get the most popular items: {n_new:,}")
-    return lines
-
-
 def _without_test(fitted: Fitted, title: str) -> None:
-    score = fitted.valid_score
+    score, metric = fitted.valid_score, fitted.task.metric(fitted.config)
     if score is None:  # a closed-form model that was not refitted
-        score = fitted.evaluate(part="valid").mean()[fitted.task.metric(fitted.config)]
-    left_out = " (users with nothing to find are left out)" if fitted.config.task == "interactions" else ""
-    metric = fitted.task.metric(fitted.config)
+        score = fitted.evaluate(part="valid").mean()[metric]
+    units = fitted.task.units
+    left_out = "" if units == "edges" else f" ({units} with nothing to find are left out)"
     say(f"{title}: no test part (data.test_fraction = 0); validation {metric} {score:.4f}{left_out}")
 
 
@@ -75,8 +54,8 @@ def evaluation(result: dict[str, Any], title: str) -> None:
     from topshelf.evaluation import conditions
 
     means, intervals, extras, cutoffs = (result[key] for key in ("mean", "interval", "extras", "cutoffs"))
-    unit = result.get("unit", "user")
-    caption = f"{title}\n{conditions(result)}\n{result['n_evaluated']:,} {unit}s, 95% intervals by bootstrap"
+    units = result.get("units", "users")
+    caption = f"{title}\n{conditions(result)}\n{result['n_evaluated']:,} {units}, 95% intervals by bootstrap"
     columns = (Column("metric", no_wrap=True), *(Column(f"@{k}", justify="right") for k in cutoffs))
     table = Table(*columns, title=cell(caption), title_justify="left")
     for name in dict.fromkeys(name.partition("@")[0] for name in means if "@" in name):
@@ -92,7 +71,7 @@ def evaluation(result: dict[str, Any], title: str) -> None:
         low, high = intervals[name]
         shown.print(f"{name} {means[name]:.4f} ({low:.4f} to {high:.4f})", highlight=False)
     if result["n_skipped"]:
-        shown.print(f"{result['n_skipped']:,} users with nothing to find left out", style="dim", highlight=False)
+        shown.print(f"{result['n_skipped']:,} {units} with nothing to find left out", style="dim", highlight=False)
 
 
 FORMS = {
@@ -159,7 +138,7 @@ def against(result: dict[str, Any]) -> None:
     say(
         f"{other['metric']}: {result['run']} minus {other['run']} = {other['difference']:+.4f} (95% interval "
         f"{other['low']:+.4f} to {other['high']:+.4f}; paired sign-flip test, p = {other['p_value']:.4f}, "
-        f"{other['n']:,} users)"
+        f"{other['n']:,} {result.get('units', 'users')})"
     )
 
 

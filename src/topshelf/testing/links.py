@@ -80,7 +80,9 @@ class LinkModelContract:
 
     def built(self, data: LinkData, seed: int = 0) -> LinkModel:
         torch.manual_seed(seed)
-        sizes: dict[str, Any] = dict(zip(self.model.sizes, (data.n_nodes, data.n_features, data.is_directed), strict=True))
+        sizes: dict[str, Any] = dict(
+            zip(self.model.sizes, (data.n_nodes, data.n_features, data.is_directed), strict=True)
+        )
         model = self.model(**sizes, **self.settings)
         graph = data.graph()
         model.fit(graph) if model.is_closed_form else model.attach(graph)

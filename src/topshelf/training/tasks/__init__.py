@@ -5,10 +5,11 @@ from topshelf.errors import one_of
 from topshelf.training.tasks.base import Part, Task, check_device
 from topshelf.training.tasks.interactions import InteractionsTask
 from topshelf.training.tasks.links import LinksTask
+from topshelf.training.tasks.ranking import RankingTask
 
-__all__ = ["TASKS", "InteractionsTask", "LinksTask", "Part", "Task", "check_device", "task_class"]
+__all__ = ["TASKS", "InteractionsTask", "LinksTask", "Part", "RankingTask", "Task", "check_device", "task_class"]
 
-TASKS: dict[str, type[Task]] = {"interactions": InteractionsTask, "links": LinksTask}
+TASKS: dict[str, type[Task]] = {"interactions": InteractionsTask, "ranking": RankingTask, "links": LinksTask}
 
 
 def task_class(config: BaseConfig) -> type[Task]:

@@ -26,8 +26,7 @@ class Task:
     """
 
     name: ClassVar[str]
-    learned: ClassVar[str] = "interactions"  # what a model learns from, for messages
-    next_command: ClassVar[str] = "recommend: topshelf recommend {out} --user ID"  # what to do with a run
+    units: ClassVar[str] = "users"  # what a metric is a mean over
     device: str
 
     @classmethod
@@ -102,6 +101,14 @@ class Task:
         """The content of a run's artifact; None for a task that has none."""
         return None
 
+    def lines(self, through: Through) -> list[str]:
+        """What a person should know of the data that a model has learned from, a sentence each."""
+        raise NotImplementedError
+
+    def usage(self, out: str) -> str:
+        """The command that uses the run in the folder ``out``, and what for."""
+        raise NotImplementedError
+
     @classmethod
     def for_tuning(cls, data: Any) -> Any:
         """The data without their test part; refused if there is nothing to validate on."""
@@ -131,14 +138,6 @@ class Task:
         if (n_items := self.n_items) is not None:
             for setting, k in (("k", config.k), ("loss.k", config.loss.settings.get("k", 1))):
                 at_most(setting, k, n_items, f"{name} has {n_items} items")
-
-    def about(self) -> list[str]:
-        """Lines on the data, shown after training."""
-        return []
-
-    def n_learned(self, through: Through) -> int:
-        """How many of what a model learns from there are."""
-        raise NotImplementedError
 
     def cutoffs(self, config: BaseConfig) -> tuple[int, ...]:
         """The config's cut-offs, without those larger than the catalogue."""

@@ -40,8 +40,7 @@ class LinksTask(Task):
     """A graph whose missing edges are to be found."""
 
     name: ClassVar[str] = "links"
-    learned: ClassVar[str] = "edges"
-    next_command: ClassVar[str] = "new links of a node: topshelf links {out} --node ID"
+    units: ClassVar[str] = "edges"
 
     def __init__(self, data: LinkData, device: str = "cpu") -> None:
         self.data, self.device = data.check(), device
@@ -124,17 +123,17 @@ class LinksTask(Task):
         loss = build_loss(config, **link_sizes(graph)).to(self.device)
         return build_link_objective(config, model, loss, graph)
 
-    def about(self) -> list[str]:
+    def lines(self, through: Through) -> list[str]:
         data = self.data
         parts = ", ".join(f"{len(data.edges[part]):,} {part}" for part in ("train", "valid", "test"))
         kind = "directed" if data.is_directed else "undirected"
         lines = [f"{data.n_nodes:,} nodes, {data.n_features:,} features; {kind} edges: {parts}"]
-        if n_alone := int((data.graph("train").degrees == 0).sum()):
-            lines.append(f"nodes without a training edge: {n_alone:,}")
+        if n_alone := int((self.context(through).degrees == 0).sum()):
+            lines.append(f"nodes without an edge that the model has seen: {n_alone:,}")
         return lines
 
-    def n_learned(self, through: Through) -> int:
-        return len(self.data.known("all" if through == "below" else through))
+    def usage(self, out: str) -> str:
+        return f"new links of a node: topshelf links {out} --node ID"
 
     def metric(self, config: BaseConfig) -> str:  # noqa: ARG002
         return "mrr"
@@ -165,7 +164,7 @@ class LinksTask(Task):
             torch.arange(ranks.numel()),
             rank_metrics(ranks, chosen),
             fingerprint=self._print_of(part),
-            unit="edge",
+            units=self.units,
         )
 
     def cutoffs(self, config: BaseConfig) -> tuple[int, ...]:
