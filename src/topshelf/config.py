@@ -14,6 +14,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict
 
 from topshelf.errors import ConfigError, one_of, suggestion
+from topshelf.link_settings import LinksConfig
 from topshelf.ranking_settings import RankingConfig
 from topshelf.sequence_settings import SequenceConfig
 from topshelf.settings import (
@@ -34,6 +35,7 @@ __all__ = [
     "CatalogueConfig",
     "Component",
     "DataSettings",
+    "LinksConfig",
     "NegativesSettings",
     "RankingConfig",
     "RunConfig",
@@ -47,6 +49,7 @@ CONFIGS: dict[str, type[BaseConfig]] = {
     "interactions": RunConfig,
     "ranking": RankingConfig,
     "sequences": SequenceConfig,
+    "links": LinksConfig,
 }
 C = TypeVar("C", bound=BaseConfig)
 _MOST_LEVELS = 16  # of nested values; our own settings have four

@@ -104,7 +104,9 @@ def evaluate(
     result: dict[str, Any] = {"run": str(run), "finished": fitted.is_finished, "data": fitted.dataset.name}
     result |= evaluation.to_json()
     if against is not None:
-        metric = f"ndcg@{fitted.config.k if fitted.config.k in evaluation.cutoffs else evaluation.cutoffs[-1]}"
+        metric = fitted.task.metric(fitted.config)
+        if metric not in evaluation.per_user:
+            metric = f"ndcg@{evaluation.cutoffs[-1]}"
         other = _evaluated(against, protocol, evaluation.cutoffs)[1]
         paired = vars(compare(evaluation, other, metric))
         result["against"] = {"run": str(against), "metric": metric, **paired, "mean": other.to_json()["mean"]}
@@ -155,7 +157,7 @@ def recommend(
             "give --user ID (may be given again), --items IDS for a new user, --new FILE for what came since training, "
             "or --out FILE for the lists of all users"
         )
-    _check_table(out)
+    show.check_table(out)
     if items is not None and (user is not None or new is not None):
         raise ConfigError("--items IDS describes a new user: leave out --user and --new")
     if columns.reading() and new is None:
@@ -189,7 +191,7 @@ def similar(
 
     Example: topshelf similar runs/clicks --item 42 --k 10
     """
-    _check_table(out)
+    show.check_table(out)
     from topshelf.recommender import Recommender
 
     recommender = Recommender.load(run)
@@ -316,8 +318,3 @@ def _read_histories(path: Path, settings: DataSettings | SequenceDataSettings, i
     if "timestamp" in table.columns:
         taken = taken.sort_by(pl.col("timestamp").filter(is_taken), maintain_order=True)  # else as the file has them
     return dict(table.group_by("user", maintain_order=True).agg(taken).iter_rows())
-
-
-def _check_table(out: Path | None) -> None:
-    if out is not None and out.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"--out must end in .csv or .parquet, got {out}")

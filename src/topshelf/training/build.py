@@ -15,11 +15,13 @@ from topshelf.errors import ConfigError
 from topshelf.losses import LISTWISE, LOSSES, ListwiseLoss, Loss
 from topshelf.models import MODELS, SEQUENCE_MODELS, Model, Trainable
 from topshelf.models.blend import NOT_TRAINED, Blend
+from topshelf.models.links import LINK_MODELS, LinkModel
 from topshelf.models.lists import LIST_MODELS, ListModel
 from topshelf.negatives import NEGATIVES, Negatives
 from topshelf.queries import Context, QuerySet
 from topshelf.registry import lookup, named
 from topshelf.training.batches import Batches, stream
+from topshelf.training.link_build import resolve_links
 from topshelf.training.objective import CatalogueObjective
 from topshelf.training.thresholding import ESTIMATORS, Estimator, ThresholdHook
 from topshelf.training.trainer import Trainer
@@ -32,12 +34,15 @@ class Registries(NamedTuple):
     losses: Mapping[str, type[Any]]
     model_base: type[Trainable] = Model
     loss_base: type[Any] = Loss
+    # Spells out the automatic choices of a config, given its loss; a config of a catalogue has its own way.
+    resolve: Callable[[Any, Any], Any] | None = None
 
 
 REGISTRIES: dict[str, Registries] = {
     "interactions": Registries(MODELS, LOSSES),
     "ranking": Registries(LIST_MODELS, LISTWISE, ListModel, ListwiseLoss),
     "sequences": Registries(SEQUENCE_MODELS, LOSSES),
+    "links": Registries(LINK_MODELS, LOSSES, LinkModel, resolve=resolve_links),
 }
 _MADE_OF_RUNS: dict[str, type[Model]] = {"blend": Blend}  # fitted already: never trained, so not in MODELS
 _GIVEN_TO_LOSS = ("n_queries", "n_items", "n_positives", "reduction")
@@ -70,6 +75,8 @@ def resolve(config: C, *, is_fitted: bool = False) -> C:
     config = config.model_copy(update={"loss": loss, "model": model})
     build_model(config, *(2 for _ in model_type.sizes))  # checks the settings; the sizes here do not matter
     built = build_loss(config, 2, 2, 2)
+    if (resolve_task := REGISTRIES[config.task].resolve) is not None:
+        return resolve_task(config, built)
     return _resolved(config, built) if isinstance(config, CatalogueConfig) else config
 
 
