@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topshelf.config import (
-    CONFIGS,
     Component,
     RunConfig,
     assemble,
@@ -274,8 +273,8 @@ def test_every_shipped_config_builds_and_is_named_for_what_it_holds(file):
     """
     owner, *names = file.removesuffix(".toml").split(".")
     model, *loss = names or ["mf", "softmax"]
-    task = owner if owner in CONFIGS else "interactions"
-    assert owner in (*DATASETS, *CONFIGS, *(["default"] if names else []))
+    task = owner if owner in REGISTRIES else "interactions"
+    assert owner in (*DATASETS, *REGISTRIES, *(["default"] if names else []))
     kinds = REGISTRIES[task]
     assert model in kinds.models
     assert kinds.models[model].is_closed_form if not loss else loss[0] in kinds.losses

@@ -17,72 +17,36 @@ if TYPE_CHECKING:
     from topshelf.training import Fitted
 
 SHOWN = 200  # rows that are printed
-NOTES = {
-    "dropped_test": "test interactions dropped, because their user or item is not in train",
-    "dropped_valid": "validation interactions dropped, because their user or item is not in train",
-}
 
 
 def run(fitted: Fitted, out: Path) -> None:
     """The outcome of a training run."""
     from topshelf.config import allow_options
 
-    if fitted.config.task == "ranking":
-        _ranking_run(fitted, out)
-        return
-    split, config = fitted.dataset.split, fitted.config
+    config, task = fitted.config, fitted.task
     what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
     title = f"{what} on {fitted.dataset.name}"
     if (metrics := fitted.test_json()) is not None:
         evaluation(metrics, title)
     else:
         _without_test(fitted, title)
-    parts = ", ".join(f"{len(getattr(split, part)):,} {part}" for part in ("train", "valid", "test"))
-    lines = [f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}: {parts}"]
-    if split.kind == "ratio":
-        lines.append(
-            "the split is random, so the model may have seen a user's later choices; with timestamps, split by time"
-        )
-    lines += [f"{NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
-    histories = split.seen(fitted.through)
-    if n_new := int((histories.counts == 0).sum()):
-        lines.append(f"users without training interactions, who get the most popular items: {n_new:,}")
+    lines = task.lines(fitted.through)
     if not fitted.model.is_closed_form:
         lines.append(f"best epoch {fitted.best_epoch}, trained in {fitted.seconds:.1f} s")
     if config.train.refit == "all" and fitted.is_finished:
-        lines.append(
-            "these metrics are of the model before it was refitted on everything; the saved model was trained on all "
-            f"{histories.indices.numel():,} interactions"
-        )
-    lines.append(f"kept in {out}; recommend: topshelf recommend {out} --user ID{allow_options(config)}")
+        lines.append("these metrics are of the model before it was refitted on everything, which is the saved one")
+    lines.append(f"kept in {out}; {task.usage(str(out))}{allow_options(config)}")
     for line in lines:
         say(line)
 
 
-def _ranking_run(fitted: Fitted, out: Path) -> None:
-    """The outcome of a run on documents."""
-    from topshelf.config import allow_options
-
-    config, data = fitted.config, fitted.dataset
-    what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
-    if (metrics := fitted.test_json()) is not None:
-        evaluation(metrics, f"{what} on {data.name}")
-    else:
-        _without_test(fitted, f"{what} on {data.name}")
-    counts = ", ".join(f"{len(part):,} {name}" for name, part in data.parts.items())
-    say(f"{data.n_features:,} features, grades up to {data.highest_grade:g}; queries: {counts}")
-    if not fitted.model.is_closed_form:
-        say(f"best epoch {fitted.best_epoch}, trained in {fitted.seconds:.1f} s")
-    say(f"kept in {out}; rank new queries: topshelf rank {out} FILE --out scores.csv{allow_options(config)}")
-
-
 def _without_test(fitted: Fitted, title: str) -> None:
-    score = fitted.valid_score
+    score, metric = fitted.valid_score, fitted.task.metric(fitted.config)
     if score is None:  # a closed-form model that was not refitted
-        score = fitted.evaluate(part="valid").mean()[f"ndcg@{fitted.config.k}"]
+        score = fitted.evaluate(part="valid").mean()[metric]
     say(
-        f"{title}: no test part (data.test_fraction = 0); validation ndcg@{fitted.config.k} {score:.4f} ("
-        "those with nothing to find are left out)"
+        f"{title}: no test part (data.test_fraction = 0); validation {metric} {score:.4f} "
+        f"({fitted.task.units} with nothing to find are left out)"
     )
 
 

@@ -26,6 +26,7 @@ class Task:
     """
 
     name: ClassVar[str]
+    units: ClassVar[str] = "users"  # what a metric is a mean over
     device: str
 
     @classmethod
@@ -99,6 +100,14 @@ class Task:
     def answers(self, model: Any, through: Through) -> dict[str, Any] | None:  # noqa: ARG002
         """The content of a run's artifact; None for a task that has none."""
         return None
+
+    def lines(self, through: Through) -> list[str]:
+        """What a person should know of the data that a model has learned from, a sentence each."""
+        raise NotImplementedError
+
+    def usage(self, out: str) -> str:
+        """The command that uses the run in the folder ``out``, and what for."""
+        raise NotImplementedError
 
     @classmethod
     def for_tuning(cls, data: Any) -> Any:

@@ -29,6 +29,10 @@ from topshelf.training.folder import RunFolder, part_of, part_state
 from topshelf.training.objective import Objective
 from topshelf.training.tasks.base import Part, Task
 
+_NOTES = {
+    "dropped_test": "test interactions dropped, because their user or item is not in train",
+    "dropped_valid": "validation interactions dropped, because their user or item is not in train",
+}
 _TUNED = ("train", "valid")
 _MAX_SIZE = 2**31  # more users or items than any table of vectors holds
 
@@ -166,6 +170,25 @@ class InteractionsTask(Task):
             dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
             return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
         return {**state, "learned": dict(vars(learned))}
+
+    def lines(self, through: Through) -> list[str]:
+        split = self.split
+        parts = ", ".join(f"{len(getattr(split, part)):,} {part}" for part in ("train", "valid", "test"))
+        lines = [f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}: {parts}"]
+        if split.kind == "ratio":
+            lines.append(
+                "the split is random, so the model may have seen a user's later choices; with timestamps, split by time"
+            )
+        lines += [f"{_NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
+        learned = split.seen(through)
+        if n_new := int((learned.counts == 0).sum()):
+            lines.append(f"{n_new:,} users have no training interactions; they get the most popular items")
+        if through == "all":
+            lines.append(f"the model was trained on all {learned.indices.numel():,} interactions")
+        return lines
+
+    def usage(self, out: str) -> str:
+        return f"recommend: topshelf recommend {out} --user ID"
 
     def check(self, config: BaseConfig, name: str) -> None:
         super().check(config, name)

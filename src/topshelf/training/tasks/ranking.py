@@ -46,6 +46,7 @@ class RankingTask(Task):
     """Queries with a list of documents each."""
 
     name: ClassVar[str] = "ranking"
+    units: ClassVar[str] = "queries"
 
     def __init__(self, data: RankingData, device: str = "cpu") -> None:
         self.data, self.device = data, device
@@ -143,6 +144,13 @@ class RankingTask(Task):
             highest=self.data.highest_grade,
             protocol=settings.protocol,
         )
+
+    def lines(self, through: Through) -> list[str]:  # noqa: ARG002
+        counts = ", ".join(f"{len(part):,} {name}" for name, part in self.data.parts.items())
+        return [f"{self.data.n_features:,} features, grades up to {self.data.highest_grade:g}; queries: {counts}"]
+
+    def usage(self, out: str) -> str:
+        return f"rank new queries: topshelf rank {out} FILE --out scores.csv"
 
     def check(self, config: BaseConfig, name: str) -> None:
         super().check(config, name)
