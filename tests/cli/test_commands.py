@@ -15,6 +15,7 @@ from command_line import run_topshelf
 from topshelf.data import generate
 from topshelf.losses import LISTWISE, LOSSES
 from topshelf.models import MODELS
+from topshelf.models.lists import LIST_MODELS
 from topshelf.recommender import Recommender
 from topshelf.training.folder import RunFolder
 
@@ -290,7 +291,7 @@ def test_help_has_an_example(command):
         ("train --data {csv} --k 51 --out {new}", "k must be <= 50 (clicks.csv has 50 items), got 51"),
         ("train --data {csv} --loss hinge --out {new}", "loss.name must be one of bpr, softmax, slatk"),
         ("train --data {csv} --model vae --out {new}", f"model.name must be one of {', '.join(MODELS)}, got 'vae'"),
-        ("models vae", f"model must be one of {', '.join(MODELS)}, got 'vae'"),
+        ("models vae", f"model must be one of {', '.join([*MODELS, *LIST_MODELS])}, got 'vae'"),
         ("losses hinge", "loss must be one of bpr, softmax, slatk"),
         ("train --data {csv} --set train.epoch=3 --out {new}", "train.epoch is not a setting; accepted here: epochs"),
         (

@@ -161,6 +161,6 @@ def locate(name: str) -> Path:
     source = f" from {info.address}" if info.address else ""
     raise DataError(
         f"{name} ({info.title}) is not here, and its terms do not let it be downloaded for you. Get it{source}, and "
-        f"put it as {' or '.join(info.files)} into a folder that TOPSHELF_DATA names, or into {cache_folder()}. Layout: "
-        f"{info.recipe}."
+        f"put it as {' or '.join(info.files)} into a folder that TOPSHELF_DATA names, or into {cache_folder()}. "
+        f"Layout: {info.recipe}."
     )
