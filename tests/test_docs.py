@@ -290,3 +290,8 @@ def test_every_file_is_in_the_architecture():
         section = "" if len(folders) == 1 else f"- `{folders[1]}/`: "
         text = "\n".join(lines).partition(section)[2].partition("\n- ")[0] if section else "\n".join(lines)
         assert f"`{name}`" in text, f"{path} is not in ARCHITECTURE.md"
+
+
+def test_the_example_of_documents_learns_what_a_linear_model_cannot():
+    found, other = module(ROOT / "examples" / "ranking.py").main()
+    assert found > other + 0.05
