@@ -267,6 +267,12 @@ def test_the_example_in_python_recommends(capsys):
     assert table["item"][0] in {f"item-{i}" for i in range(10)}  # the block of user-0
 
 
+def test_the_example_of_links_finds_friends(tmp_path):
+    found = module(ROOT / "examples" / "links.py").main(tmp_path)
+    assert found.height == 3
+    assert set(found["other"]) <= {f"person-{i}" for i in range(1, 20)}  # the group of person-0
+
+
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 
 
@@ -279,7 +285,9 @@ def test_the_layers_of_the_architecture_are_those_of_the_linter():
 
 def test_every_file_is_in_the_architecture():
     """Those of one loss or model are found by the name of their class."""
-    registered = {cls.__module__ for cls in [*LOSSES.values(), *LISTWISE.values(), *MODELS.values(), *LINK_MODELS.values()]}
+    registered = {
+        cls.__module__ for cls in [*LOSSES.values(), *LISTWISE.values(), *MODELS.values(), *LINK_MODELS.values()]
+    }
     lines = ARCHITECTURE.read_text().splitlines()
     assert len(lines) < 125, "one page"
     for path in (ROOT / "src" / "topshelf").rglob("*.py"):
