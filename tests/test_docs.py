@@ -19,8 +19,8 @@ from torch import Tensor
 from topshelf.losses import LISTWISE, LOSSES
 from topshelf.models import MODELS
 from topshelf.models.describe import describe
-from topshelf.models.links import LINK_MODELS
 from topshelf.queries import QuerySet
+from topshelf.training.build import REGISTRIES
 
 ROOT = Path(__file__).parents[1]
 COMMAND = "python docs/generate.py"
@@ -285,9 +285,8 @@ def test_the_layers_of_the_architecture_are_those_of_the_linter():
 
 def test_every_file_is_in_the_architecture():
     """Those of one loss or model are found by the name of their class."""
-    registered = {
-        cls.__module__ for cls in [*LOSSES.values(), *LISTWISE.values(), *MODELS.values(), *LINK_MODELS.values()]
-    }
+    named = [cls for one in REGISTRIES.values() for cls in (*one.models.values(), *one.losses.values())]
+    registered = {cls.__module__ for cls in named}
     lines = ARCHITECTURE.read_text().splitlines()
     assert len(lines) < 125, "one page"
     for path in (ROOT / "src" / "topshelf").rglob("*.py"):

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from topshelf.errors import ConfigError, one_of, suggestion
 from topshelf.link_settings import LinksConfig
 from topshelf.ranking_settings import RankingConfig
+from topshelf.sequence_settings import SequenceConfig
 from topshelf.settings import (
     BaseConfig,
     CatalogueConfig,
@@ -38,12 +39,18 @@ __all__ = [
     "NegativesSettings",
     "RankingConfig",
     "RunConfig",
+    "SequenceConfig",
     "ThresholdSettings",
     "TrainSettings",
 ]
 
 # The config class of each task.
-CONFIGS: dict[str, type[BaseConfig]] = {"interactions": RunConfig, "ranking": RankingConfig, "links": LinksConfig}
+CONFIGS: dict[str, type[BaseConfig]] = {
+    "interactions": RunConfig,
+    "ranking": RankingConfig,
+    "sequences": SequenceConfig,
+    "links": LinksConfig,
+}
 C = TypeVar("C", bound=BaseConfig)
 _MOST_LEVELS = 16  # of nested values; our own settings have four
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from topshelf import kernels
 from topshelf.data import Interactions
 from topshelf.errors import ConfigError, DataError, at_least, one_of
-from topshelf.evalset import EMPTY, OWN_PROTOCOL, PROTOCOLS, EvalSet, ItemLists, list_set, protocol_set
+from topshelf.evalset import EMPTY, NEXT_ITEM, OWN_PROTOCOL, PROTOCOLS, EvalSet, ItemLists, list_set, protocol_set
 from topshelf.measurement import in_blocks, measure, ranked_places
 from topshelf.metrics import GAINS, METRICS, catalogue_coverage, ndcg_at_k, popularity_lift
 from topshelf.ragged import Ragged
@@ -126,7 +126,8 @@ def check_json(evaluation: Any) -> None:
     if not cutoffs or not all(isinstance(number, int | float) for number in [*cutoffs, *numbers]):
         raise ValueError("an evaluation must have cutoffs, and numbers for each of them")
     if units == "users":
-        one_of("protocol", evaluation["protocol"], [*PROTOCOLS, OWN_PROTOCOL] if "empty" in evaluation else PROTOCOLS)
+        protocols = [*PROTOCOLS, OWN_PROTOCOL, *NEXT_ITEM.values()] if "empty" in evaluation else PROTOCOLS
+        one_of("protocol", evaluation["protocol"], protocols)
     elif not isinstance(evaluation["protocol"], str) or not isinstance(units, str):
         raise ValueError("the protocol and the units of an evaluation must be text")
     one_of("empty", evaluation.get("empty", "skip"), EMPTY)

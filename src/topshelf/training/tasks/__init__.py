@@ -6,10 +6,26 @@ from topshelf.training.tasks.base import Part, Task, check_device
 from topshelf.training.tasks.interactions import InteractionsTask
 from topshelf.training.tasks.links import LinksTask
 from topshelf.training.tasks.ranking import RankingTask
+from topshelf.training.tasks.sequences import SequencesTask
 
-__all__ = ["TASKS", "InteractionsTask", "LinksTask", "Part", "RankingTask", "Task", "check_device", "task_class"]
+__all__ = [
+    "TASKS",
+    "InteractionsTask",
+    "LinksTask",
+    "Part",
+    "RankingTask",
+    "SequencesTask",
+    "Task",
+    "check_device",
+    "task_class",
+]
 
-TASKS: dict[str, type[Task]] = {"interactions": InteractionsTask, "ranking": RankingTask, "links": LinksTask}
+TASKS: dict[str, type[Task]] = {
+    "interactions": InteractionsTask,
+    "ranking": RankingTask,
+    "sequences": SequencesTask,
+    "links": LinksTask,
+}
 
 
 def task_class(config: BaseConfig) -> type[Task]:
