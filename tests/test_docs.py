@@ -267,6 +267,12 @@ def test_the_example_in_python_recommends(capsys):
     assert table["item"][0] in {f"item-{i}" for i in range(10)}  # the block of user-0
 
 
+def test_the_example_of_links_finds_friends(tmp_path):
+    found = module(ROOT / "examples" / "links.py").main(tmp_path)
+    assert found.height == 3
+    assert set(found["other"]) <= {f"person-{i}" for i in range(1, 20)}  # the group of person-0
+
+
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 
 

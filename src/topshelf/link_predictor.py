@@ -98,7 +98,7 @@ class LinkPredictor:
         """
         k = at_least("k", self.fitted.config.k if k is None else k, 1)
         data, known = self.data, self.data.graph("all")
-        asked = torch.arange(data.n_nodes) if nodes is None else torch.from_numpy(data.nodes.index(list(nodes)))
+        asked = torch.arange(data.n_nodes) if nodes is None else torch.tensor(data.nodes.index(list(nodes)))
         model, graph, vectors = self._ready()
         everyone, tables = torch.arange(data.n_nodes), []
         for part in asked.split(_NODES_AT_ONCE):

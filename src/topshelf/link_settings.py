@@ -40,7 +40,7 @@ class LinkNegativesSettings(Settings):
     kind: Literal["auto", "pairs", "per_node", "shared", "hard"] = "auto"
     """auto: pairs for bce, else shared for dot products and cosines, per_node for other scores."""
     n: int | None = Field(None, ge=1)
-    """How many for each query; default: 1 for pairs, 50 for per_node and hard, all nodes for shared."""
+    """How many for each query; default: 1 for pairs, 50 for per_node and hard, 1000 for shared, or all nodes."""
     pool: int | None = Field(None, ge=1)
     """hard: how many are drawn, of which the n best-scored are kept; default: 10 n."""
     effective_n: int | None = Field(None, ge=1)
@@ -49,7 +49,7 @@ class LinkNegativesSettings(Settings):
 
 class LinkThresholdSettings(Settings):
     estimator: Literal["auto", "exact", "weighted", "sampled"] = "auto"
-    """auto: exact for dot products and cosines, else weighted: drawn negatives count as many as they stand for."""
+    """auto: weighted, drawn negatives count as many as they stand for; with all nodes as negatives, all are exact."""
     scope: Literal["batch", "table"] = "batch"
     """batch: made from the scores of each step; table: one per node, renewed in every `every`-th epoch."""
     every: int = Field(5, ge=1)
@@ -59,10 +59,12 @@ class LinkThresholdSettings(Settings):
 class LinkTrainSettings(TrainSettings):
     batch_size: int = Field(1024, ge=1)
     """Edges per batch; they are taken out of the graph while the batch is learned."""
-    anchor: Literal["both", "random", "source"] = "both"
-    """Which end of an edge asks for the other: both in turn, one drawn per epoch, or the first."""
+    anchor: Literal["both", "random", "source"] = "random"
+    """Which end of an edge asks for the other: both, one drawn anew in each epoch, or the first."""
     learning_rate: float = Field(0.001, gt=0)
     """Adam's learning rate."""
+    validate_every: int = Field(2, ge=1)
+    """Epochs between two validations."""
     clip_norm: float | None = Field(1.0, gt=0)
     """Scale gradients down to this norm, all parameters together."""
 

@@ -152,7 +152,7 @@ def test_automatic_choices_are_spelled_out():
     chosen = resolve(config_of(loss={"name": "bce"}, model={"score": "mlp"}))
     assert (chosen.negatives.kind, chosen.negatives.n) == ("pairs", 1)
     chosen = resolve(config_of(model={"score": "cosine"}))
-    assert (chosen.negatives.kind, chosen.negatives.n, chosen.threshold.estimator) == ("shared", None, "exact")
+    assert (chosen.negatives.kind, chosen.negatives.n, chosen.threshold.estimator) == ("shared", 1000, "weighted")
     chosen = resolve(config_of(model={"score": "mlp"}))
     assert (chosen.negatives.kind, chosen.negatives.n, chosen.threshold.estimator) == ("per_node", 50, "weighted")
     assert isinstance(chosen, LinksConfig)

@@ -12,6 +12,7 @@ from topshelf.models.link_base import LinkModel
 from topshelf.training.link_objective import LinkBatches, LinkNegatives, LinkObjective, LinkThresholds
 
 PER_NODE = 50  # negatives of each query where a score is more than a dot product
+SHARED = 1000  # the paper's N
 POINTWISE = ("bce", "gbce")  # losses whose reference draws one random pair per edge
 
 
@@ -30,12 +31,12 @@ def resolve_links(config: LinksConfig, loss: Loss) -> LinksConfig:
         kind = "pairs" if config.loss.name in POINTWISE else "shared" if is_product else "per_node"
     if negatives.pool is not None and kind != "hard":
         raise ConfigError(f'negatives.pool is for negatives.kind = "hard", got kind = {kind!r}; leave it out')
-    n = negatives.n or {"pairs": 1, "per_node": PER_NODE, "hard": PER_NODE}.get(kind)
+    n = negatives.n or {"pairs": 1, "per_node": PER_NODE, "hard": PER_NODE, "shared": SHARED}[kind]
     if negatives.effective_n is not None and "log_partition" not in loss.needs:
         raise ConfigError(f"negatives.effective_n scales a partition sum, and loss {config.loss.name} has none")
     estimator = config.threshold.estimator
     if estimator == "auto":
-        estimator = "exact" if is_product else "weighted"
+        estimator = "weighted"
     return config.model_copy(
         update={
             "negatives": negatives.model_copy(update={"kind": kind, "n": n}),
@@ -53,7 +54,6 @@ def link_sizes(graph: LinkGraph) -> dict[str, int]:
 def build_link_objective(config: LinksConfig, model: LinkModel, loss: Loss, graph: LinkGraph) -> LinkObjective:
     """The objective of a resolved config."""
     settings: Any = config.negatives
-    n = graph.n_nodes if settings.n is None else settings.n  # shared: all nodes, the exact sum
     owner = None
     if loss.keeps_thresholds:
         threshold = config.threshold
@@ -63,7 +63,7 @@ def build_link_objective(config: LinksConfig, model: LinkModel, loss: Loss, grap
         loss,
         graph,
         LinkBatches(graph, size=config.train.batch_size, anchor=config.train.anchor),
-        LinkNegatives(settings.kind, n, pool=settings.pool),
+        LinkNegatives(settings.kind, settings.n, pool=settings.pool),
         owner=owner,
         effective_n=settings.effective_n,
     )
