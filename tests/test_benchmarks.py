@@ -19,6 +19,7 @@ from benchmarks import harness
 from benchmarks.quality import quality_time, quality_time_methods
 from benchmarks.speed import before_after, latency
 from benchmarks.studies import same_numbers
+from topshelf import charts
 from topshelf.losses import LOSSES, slatk_loss
 from topshelf.models import MODELS
 from topshelf.training.thresholding import ESTIMATORS
@@ -301,3 +302,11 @@ def test_the_baselines_ran_with_the_winners_of_their_searches():
             assert search["best"] == max(search["trials"], key=lambda row: row["valid"])["settings"]
             for run in result["results"][data][method]["runs"]:
                 assert search["best"].items() <= run["settings"].items()
+
+
+def test_the_quality_time_plot_is_drawn_with_the_colours_of_every_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    results = json.loads(RESULT.read_text())["results"]
+    drawing = quality_time.draw(results, tmp_path / "new").read_text()
+    assert set(quality_time.COLOURS.values()) <= {*charts.COLOURS, charts.GREY}
+    assert all(colour in drawing for colour in quality_time.COLOURS.values())

@@ -464,6 +464,7 @@ def test_from_training_to_lists_on_the_command_line(tmp_path):
         row = next(line for line in shown.splitlines() if str(run) in line)
         assert [cell.strip() for cell in row.split("│")[1:-1]] == [str(run), run.name, f"{weight:g}", f"{valid:.4f}"]
     assert f"{kept.valid_score:.4f}" in next(line for line in shown.splitlines() if line.startswith("│ blend"))
+    assert "validation: users with nothing to find left out" in shown
     assert "blend on synthetic" in shown
     assert f"{kept.test.mean()['ndcg@5']:.4f}" in shown
     found = json.loads(topshelf("evaluate", tmp_path / "blend", "--json", "--against", runs[0]))

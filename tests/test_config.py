@@ -23,9 +23,7 @@ from topshelf.config import (
 )
 from topshelf.data import DATASETS
 from topshelf.errors import ConfigError
-from topshelf.losses import LOSSES
-from topshelf.models import MODELS
-from topshelf.training.build import resolve
+from topshelf.training.build import REGISTRIES, resolve
 
 FOLDER = resources.files("topshelf") / "configs"
 SHIPPED = sorted(entry.name for entry in FOLDER.iterdir() if entry.name.endswith(".toml")) if FOLDER.is_dir() else []
@@ -269,13 +267,18 @@ def test_completing_refuses_what_the_constructor_does_not_take(given, message):
 
 @pytest.mark.parametrize("file", SHIPPED)
 def test_every_shipped_config_builds_and_is_named_for_what_it_holds(file):
-    """<dataset>.<model>.<loss>.toml, <dataset>.<model>.toml for a model that has no loss, <dataset>.toml for all."""
-    data, *names = file.removesuffix(".toml").split(".")
+    """<dataset>.<model>.<loss>.toml, <dataset>.<model>.toml for a model that has no loss, <dataset>.toml for all.
+
+    In place of the dataset: "default" for any data, or a task for any data of that task.
+    """
+    owner, *names = file.removesuffix(".toml").split(".")
     model, *loss = names or ["mf", "softmax"]
-    assert data in (*DATASETS, *(["default"] if names else []))
-    assert model in MODELS
-    assert MODELS[model].is_closed_form if not loss else loss[0] in LOSSES
-    config = assemble(data=data, model=model, loss=loss[0] if loss else None)
+    task = owner if owner in REGISTRIES else "interactions"
+    assert owner in (*DATASETS, *REGISTRIES, *(["default"] if names else []))
+    kinds = REGISTRIES[task]
+    assert model in kinds.models
+    assert kinds.models[model].is_closed_form if not loss else loss[0] in kinds.losses
+    config = assemble(task=task, data=owner, model=model, loss=loss[0] if loss else None)
     values = tomllib.loads((FOLDER / file).read_text(encoding="utf-8"))
     assembled = config.model_dump(mode="json")
     assert merged(assembled, values) == assembled  # every setting of the file is in force

@@ -37,6 +37,8 @@ from benchmarks.harness import ELECTRONIC, GOWALLA, HEALTH, Benchmark, Row, apar
 from benchmarks.harness import line as line_of
 from benchmarks.harness import table as table_of
 from benchmarks.quality.quality_time_methods import METHODS, search
+from topshelf import charts
+from topshelf.files import write_bytes
 
 # NDCG@20 of MF with SL@20 in the paper's tables.
 PUBLISHED = {HEALTH: 0.1390, ELECTRONIC: 0.0590, GOWALLA: 0.1709}
@@ -102,27 +104,23 @@ def brief(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
 
-COLOURS = {"topshelf": "#0050a0", "ials": "#c04000", "ials256": "#e08a00", "ease": "#207030", "plain": "#666666"}
-DASHES = {"topshelf": "-", "ials": (0, (5, 1)), "ials256": (0, (3, 1, 1, 1)), "ease": "none", "plain": (0, (1, 1))}
+COLOURS = dict(zip(LABELS, (charts.BLUE, charts.RED, charts.COLOURS[4], charts.GREEN, charts.GREY), strict=True))
+DASHES = dict(zip(LABELS, ("-", "--", "-.", "none", ":"), strict=True))  # a closed form is one point
 SHORT = {"topshelf": "topshelf", "ials": "iALS 64", "ials256": "iALS 256", "ease": "EASE", "plain": "plain SL@20"}
 
 
 def draw(results: Row, folder: Path) -> Path:
     """One panel per dataset: the first seed of every method, its end joined to its label."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     shown = [data for data in PUBLISHED if results.get(data)]
-    style = {"svg.hashsalt": "topshelf", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    with mpl.rc_context(style):
-        figure = Figure(figsize=(3.1 * len(shown), 3.2), layout="constrained")
-        for axes, data in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-            panel(axes, data, results[data])
-        figure.supxlabel("seconds of training (2 cores)", fontsize=9)
-        figure.supylabel("NDCG@20, test", fontsize=9)
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "quality_time-curves.svg"
-        figure.savefig(file, metadata={"Date": None})
+    figure, panels = charts.figure(3.1 * len(shown), 3.2, len(shown))
+    for axes, data in zip(panels, shown, strict=True):
+        panel(axes, data, results[data])
+        axes.tick_params(labelsize=9)
+    figure.supxlabel("seconds of training (2 cores)", fontsize=9)
+    figure.supylabel("NDCG@20, test", fontsize=9)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "quality_time-curves.svg"
+    write_bytes(file, charts.render(figure))
     return file
 
 

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from topshelf.data import Interactions, load_split
     from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfError, TrainingError
     from topshelf.evaluation import Evaluation, compare, evaluate, evaluate_lists
+    from topshelf.link_predictor import LinkPredictor
     from topshelf.losses import BPR, SLatK, SoftmaxLoss
     from topshelf.models import EASE, MF, LightGCN, Popularity, XSimGCL
     from topshelf.queries import QuerySet
+    from topshelf.ranker import Ranker
     from topshelf.recommender import Recommender
     from topshelf.training import fit, load, resume
 
@@ -34,8 +36,10 @@ __all__ = [
     "Evaluation",
     "Interactions",
     "LightGCN",
+    "LinkPredictor",
     "Popularity",
     "QuerySet",
+    "Ranker",
     "Recommender",
     "RunConfig",
     "SLatK",
@@ -60,9 +64,11 @@ _HOMES = {
     "data": ["Interactions", "load_split"],
     "errors": ["CheckpointError", "ConfigError", "DataError", "TopshelfError", "TrainingError"],
     "evaluation": ["Evaluation", "compare", "evaluate", "evaluate_lists"],
+    "link_predictor": ["LinkPredictor"],
     "losses": ["BPR", "SLatK", "SoftmaxLoss"],
     "models": ["EASE", "MF", "LightGCN", "Popularity", "XSimGCL"],
     "queries": ["QuerySet"],
+    "ranker": ["Ranker"],
     "recommender": ["Recommender"],
     "training": ["fit", "load", "resume"],
 }

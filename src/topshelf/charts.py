@@ -35,8 +35,11 @@ def figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[A
 
 def render(drawing: Figure, kind: str = "svg") -> bytes:
     """The figure as a file. It has no date, so the same figure gives the same file."""
+    from matplotlib import rc_context
+
     content = io.BytesIO()
-    drawing.savefig(content, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
+    with rc_context({"svg.hashsalt": "topshelf"}):  # else the names of clip paths are random
+        drawing.savefig(content, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
     return content.getvalue()
 
 

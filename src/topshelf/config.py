@@ -14,15 +14,16 @@ import pydantic
 from pydantic import BaseModel, ConfigDict
 
 from topshelf.errors import ConfigError, one_of, suggestion
+from topshelf.link_settings import LinksConfig
+from topshelf.ranking_settings import RankingConfig
+from topshelf.sequence_settings import SequenceConfig
 from topshelf.settings import (
-    CONFIGS,
     BaseConfig,
     CatalogueConfig,
     Component,
     DataSettings,
     NegativesSettings,
     RunConfig,
-    SequenceConfig,
     Settings,
     ThresholdSettings,
     TrainSettings,
@@ -34,13 +35,22 @@ __all__ = [
     "CatalogueConfig",
     "Component",
     "DataSettings",
+    "LinksConfig",
     "NegativesSettings",
+    "RankingConfig",
     "RunConfig",
     "SequenceConfig",
     "ThresholdSettings",
     "TrainSettings",
 ]
 
+# The config class of each task.
+CONFIGS: dict[str, type[BaseConfig]] = {
+    "interactions": RunConfig,
+    "ranking": RankingConfig,
+    "sequences": SequenceConfig,
+    "links": LinksConfig,
+}
 C = TypeVar("C", bound=BaseConfig)
 _MOST_LEVELS = 16  # of nested values; our own settings have four
 
@@ -228,6 +238,7 @@ def overrides(assignments: Iterable[str]) -> dict[str, Any]:
 def to_toml(config: BaseConfig) -> str:
     """The config as TOML; unset values are left out."""
     values = config.model_dump(mode="json", exclude_none=True)
+    values["evaluate"] = values.pop("evaluate")  # last: it ends in no number, so a file that is cut off is noticed
     lines = [f"{key} = {_toml_text(value)}" for key, value in values.items() if not isinstance(value, dict)]
     for name, section in values.items():
         if isinstance(section, dict):

@@ -123,6 +123,21 @@ def f1_at_k(hits: Tensor, n_relevant: Tensor) -> Tensor:
     return 2 * hits.sum(-1) / (hits.size(-1) + n_relevant)
 
 
+def err_at_k(grades: Tensor, highest: float) -> Tensor:
+    r"""Expected reciprocal rank: a reader goes down the list and stops at place r with chance R_r.
+
+    .. math:: \sum_{r \le K} \frac{R_r}{r} \prod_{q < r} (1 - R_q), \qquad R_r = \frac{2^{y_r} - 1}{2^{y_{max}}}
+
+    Shapes: grades y (B, K) of the ranked documents, best place first, 0 where a place is empty; returns (B,).
+    Settings: ``highest`` y_max, the highest grade of the scale (4 for MSLR-WEB), not of one list.
+    Paper: Chapelle et al., Expected reciprocal rank for graded relevance, CIKM 2009.
+    """
+    stops = (torch.exp2(grades.double()) - 1) / 2.0**highest  # (B, K)
+    goes_on = torch.cat([torch.ones_like(stops[:, :1]), (1 - stops).cumprod(-1)[:, :-1]], -1)
+    chances: Tensor = stops * goes_on / _places(stops)
+    return chances.sum(-1)
+
+
 def _places(hits: Tensor) -> Tensor:
     return torch.arange(1, hits.size(-1) + 1, dtype=torch.float64, device=hits.device)
 

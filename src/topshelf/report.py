@@ -60,8 +60,8 @@ class Page:
             return
         figure, (axes,) = charts.figure(7, 0.6 + 0.5 * len(labels))
         for place, (centre, (low, high)) in enumerate(zip(centres, ends, strict=True)):
-            axes.plot([low, high], [place, place], color="#446", linewidth=2)
-            axes.plot([centre], [place], "o", color="#c33")
+            axes.plot([low, high], [place, place], color=charts.BLUE, linewidth=2)
+            axes.plot([centre], [place], "o", color=charts.RED)
             axes.annotate(f"{centre:.4f}", (centre, place), (0, 7), textcoords="offset points", ha="center", fontsize=9)
         axes.set_yticks(range(len(labels)), [charts.plain(label) for label in labels])
         axes.set_ylim(len(labels) - 0.4, -0.7)

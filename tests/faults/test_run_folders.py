@@ -23,7 +23,6 @@ from topshelf.errors import CheckpointError, ConfigError, TopshelfError, Topshel
 from topshelf.recommender import Recommender
 from topshelf.training import checkpoint, fit, load, resume, save
 from topshelf.training.folder import RunFolder
-from topshelf.training.run import answers
 
 FILES = (
     "config.toml", "model.safetensors", "checkpoint.safetensors", "metrics.json", "interactions.safetensors",
@@ -146,7 +145,7 @@ def test_the_artifact_of_a_copy_that_was_trained_on_is_refused(tmp_path, two):
     out = copy(two / "one", tmp_path / "run")
     fitted = load(out)
     fitted.model.load_state_dict({name: values.flip(0) for name, values in fitted.model.state_dict().items()})
-    RunFolder(out).save_artifact(answers(fitted))
+    RunFolder(out).save_artifact(fitted.task.answers(fitted.model, fitted.through))
     with pytest.raises(CheckpointError, match=r"metrics\.json is of another artifact than artifact\.safetensors"):
         Recommender.load(out)
     RunFolder(out).artifact.unlink()  # what answers is then made of the model

@@ -27,7 +27,8 @@ from topshelf.errors import ConfigError, one_of
 if TYPE_CHECKING:
     from topshelf.evaluation import Evaluation
     from topshelf.recommender import Recommender
-    from topshelf.settings import DataSettings, SequenceDataSettings
+    from topshelf.sequence_settings import SequenceDataSettings
+    from topshelf.settings import DataSettings
     from topshelf.training import Fitted
 
 
@@ -53,6 +54,8 @@ def train(
       topshelf train --data reviews.csv --user-column reviewer --min-rating 4 --out runs/reviews
 
       topshelf train --data clicks.parquet --set train.epochs=50 --set loss.tau=0.1 --out runs/short
+
+      topshelf train --task ranking --data queries.txt --out runs/ranker
 
       topshelf train my-run.toml --out runs/mine
 
@@ -101,7 +104,9 @@ def evaluate(
     result: dict[str, Any] = {"run": str(run), "finished": fitted.is_finished, "data": fitted.dataset.name}
     result |= evaluation.to_json()
     if against is not None:
-        metric = f"ndcg@{fitted.config.k if fitted.config.k in evaluation.cutoffs else evaluation.cutoffs[-1]}"
+        metric = fitted.task.metric(fitted.config)
+        if metric not in evaluation.per_user:
+            metric = f"ndcg@{evaluation.cutoffs[-1]}"
         other = _evaluated(against, protocol, evaluation.cutoffs)[1]
         paired = vars(compare(evaluation, other, metric))
         result["against"] = {"run": str(against), "metric": metric, **paired, "mean": other.to_json()["mean"]}
@@ -152,7 +157,7 @@ def recommend(
             "give --user ID (may be given again), --items IDS for a new user, --new FILE for what came since training, "
             "or --out FILE for the lists of all users"
         )
-    _check_table(out)
+    show.check_table(out)
     if items is not None and (user is not None or new is not None):
         raise ConfigError("--items IDS describes a new user: leave out --user and --new")
     if columns.reading() and new is None:
@@ -186,7 +191,7 @@ def similar(
 
     Example: topshelf similar runs/clicks --item 42 --k 10
     """
-    _check_table(out)
+    show.check_table(out)
     from topshelf.recommender import Recommender
 
     recommender = Recommender.load(run)
@@ -200,7 +205,8 @@ def losses(
 ) -> None:
     """List the losses: what they are, and when to use them.
 
-    The names in the first table are for `topshelf train --loss`. Those in the second rank graded lists, from Python.
+    The names in the first table are for `topshelf train --loss`. Those in the second rank graded lists: `topshelf train
+    --task ranking --loss`.
 
     Examples:
 
@@ -214,12 +220,12 @@ def losses(
 
 
 def models(
-    name: Annotated[str | None, argument("NAME", "Show this model in full.", tab=source.models)] = None,
+    name: Annotated[str | None, argument("NAME", "Show this model in full.", tab=source.all_models)] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the models: what they are, when to use them, and their cost.
 
-    The names are for `topshelf train --model` and `topshelf tune --model`.
+    The names are for `topshelf train --model` and `topshelf tune --model`; the last table is for `--task ranking`.
 
     Examples:
 
@@ -227,9 +233,9 @@ def models(
 
       topshelf models lightgcn
     """
-    from topshelf.models.describe import describe
+    from topshelf.models.describe import describe, describe_lists
 
-    _registered("model", describe(), name, as_json)
+    _registered("model", [*describe(), *describe_lists()], name, as_json)
 
 
 def demo(
@@ -275,10 +281,7 @@ def _evaluated(run: Path, protocol: str | None, cutoffs: tuple[int, ...] | None)
 
 def _histories(recommender: Recommender, path: Path, columns: ColumnOptions) -> dict[Any, list[Any]]:
     """The users of a file with their items, read by the rules of the run's data; says how many are new."""
-    from topshelf.settings import DataSettings, SequenceDataSettings
-
-    settings = recommender.artifact.config.data
-    assert isinstance(settings, DataSettings | SequenceDataSettings)
+    settings: Any = recommender.artifact.config.data
     in_order = "sequence" in recommender.artifact.model.kinds
     if not in_order and columns.time_column not in (None, "none"):
         raise ConfigError(
@@ -302,7 +305,7 @@ def _read_histories(path: Path, settings: DataSettings | SequenceDataSettings, i
 
     from topshelf.data import read
     from topshelf.data.readers import are_user_lines, read_user_lines
-    from topshelf.settings import SequenceDataSettings
+    from topshelf.sequence_settings import SequenceDataSettings
 
     least = settings.min_rating
     columns = settings.model_dump(include={"user", "item", "weight", "timestamp", "dates"})
@@ -316,8 +319,3 @@ def _read_histories(path: Path, settings: DataSettings | SequenceDataSettings, i
     if "timestamp" in table.columns:
         taken = taken.sort_by(pl.col("timestamp").filter(is_taken), maintain_order=True)  # else as the file has them
     return dict(table.group_by("user", maintain_order=True).agg(taken).iter_rows())
-
-
-def _check_table(out: Path | None) -> None:
-    if out is not None and out.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"--out must end in .csv or .parquet, got {out}")

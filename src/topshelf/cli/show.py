@@ -23,34 +23,30 @@ def run(fitted: Fitted, out: Path) -> None:
     """The outcome of a training run."""
     from topshelf.config import allow_options
 
-    config = fitted.config
+    config, task = fitted.config, fitted.task
     what = config.model.name if fitted.model.is_closed_form else f"{config.model.name} with {config.loss.name}"
     title = f"{what} on {fitted.dataset.name}"
     if (metrics := fitted.test_json()) is not None:
         evaluation(metrics, title)
     else:
         _without_test(fitted, title)
-    lines = fitted.task.describe(fitted.through)
+    lines = task.lines(fitted.through)
     if not fitted.model.is_closed_form:
         lines.append(f"best epoch {fitted.best_epoch}, trained in {fitted.seconds:.1f} s")
     if config.train.refit == "all" and fitted.is_finished:
-        lines.append(
-            "these metrics are of the model before it was refitted on everything; the saved model was trained on all "
-            "of the data"
-        )
-    lines.append(f"kept in {out}; recommend: topshelf recommend {out} --user ID{allow_options(config)}")
+        lines.append("these metrics are of the model before it was refitted on everything, which is the saved one")
+    lines.append(f"kept in {out}; {task.usage(str(out))}{allow_options(config)}")
     for line in lines:
         say(line)
 
 
 def _without_test(fitted: Fitted, title: str) -> None:
-    score = fitted.valid_score
+    score, metric = fitted.valid_score, fitted.task.metric(fitted.config)
     if score is None:  # a closed-form model that was not refitted
-        score = fitted.evaluate(part="valid").mean()[f"ndcg@{fitted.config.k}"]
-    say(
-        f"{title}: no test part (data.test_fraction = 0); validation ndcg@{fitted.config.k} {score:.4f} (users with "
-        "nothing to find are left out)"
-    )
+        score = fitted.evaluate(part="valid").mean()[metric]
+    units = fitted.task.units
+    left_out = "" if units == "edges" else f" ({units} with nothing to find are left out)"
+    say(f"{title}: no test part (data.test_fraction = 0); validation {metric} {score:.4f}{left_out}")
 
 
 def evaluation(result: dict[str, Any], title: str) -> None:
@@ -58,7 +54,8 @@ def evaluation(result: dict[str, Any], title: str) -> None:
     from topshelf.evaluation import conditions
 
     means, intervals, extras, cutoffs = (result[key] for key in ("mean", "interval", "extras", "cutoffs"))
-    caption = f"{title}\n{conditions(result)}\n{result['n_evaluated']:,} users, 95% intervals by bootstrap"
+    units = result.get("units", "users")
+    caption = f"{title}\n{conditions(result)}\n{result['n_evaluated']:,} {units}, 95% intervals by bootstrap"
     columns = (Column("metric", no_wrap=True), *(Column(f"@{k}", justify="right") for k in cutoffs))
     table = Table(*columns, title=cell(caption), title_justify="left")
     for name in dict.fromkeys(name.partition("@")[0] for name in means if "@" in name):
@@ -70,17 +67,19 @@ def evaluation(result: dict[str, Any], title: str) -> None:
         table.add_row(name, *(f"{extras[f'{name}@{k}']:.4f}" for k in cutoffs))
     shown = console()
     shown.print(table)
-    if means.get("auc") is not None:
-        shown.print(f"auc {means['auc']:.4f}", highlight=False)
+    for name in [name for name in means if "@" not in name and means[name] is not None]:
+        low, high = intervals[name]
+        shown.print(f"{name} {means[name]:.4f} ({low:.4f} to {high:.4f})", highlight=False)
     if result["n_skipped"]:
-        shown.print(f"{result['n_skipped']:,} users with nothing to find left out", style="dim", highlight=False)
+        shown.print(f"{result['n_skipped']:,} {units} with nothing to find left out", style="dim", highlight=False)
 
 
 FORMS = {
     "ragged": "Recommendation: topshelf train --loss NAME",
-    "graded": "Graded lists: topshelf.losses.LISTWISE['NAME']",
+    "graded": "Graded lists: topshelf train --task ranking --loss NAME",
     "trained": "Trained by a loss: topshelf train --model NAME --loss LOSS",
     "closed form": "Closed form, without a loss: topshelf train --model NAME",
+    "documents": "Documents of queries: topshelf train --task ranking --model NAME",
 }
 LABELS = {
     "use_when": "Use when",
@@ -140,7 +139,7 @@ def against(result: dict[str, Any]) -> None:
     say(
         f"{other['metric']}: {result['run']} minus {other['run']} = {other['difference']:+.4f} (95% interval "
         f"{other['low']:+.4f} to {other['high']:+.4f}; paired sign-flip test, p = {other['p_value']:.4f}, "
-        f"{other['n']:,} users)"
+        f"{other['n']:,} {result.get('units', 'users')})"
     )
 
 
@@ -158,6 +157,12 @@ def recommendations(table: pl.DataFrame, out: Path | None) -> None:
     else:
         files.write(out, table.write_csv if out.suffix == ".csv" else table.write_parquet)
         say(f"{table.height:,} rows written to {out}")
+
+
+def check_table(out: Path | None) -> None:
+    """Refuse a name of a file that is not to be a table."""
+    if out is not None and out.suffix not in (".csv", ".parquet"):
+        raise ConfigError(f"--out must end in .csv or .parquet, got {out}")
 
 
 def ids(option: str, known: IdMap, texts: Sequence[str]) -> list[Any]:

@@ -30,11 +30,16 @@ class Setting(NamedTuple):
 
 
 def tasks() -> list[str]:
-    return list(_registry("settings", "CONFIGS"))
+    return list(_registry("config", "CONFIGS"))
 
 
 def models() -> list[str]:
     return list(_registry("models", "MODELS"))
+
+
+def all_models() -> list[str]:
+    """With those of documents."""
+    return [*models(), *_registry("models.lists", "LIST_MODELS")]
 
 
 def losses() -> list[str]:

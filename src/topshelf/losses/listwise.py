@@ -10,7 +10,7 @@ nothing about order: with every listwise loss it costs 0.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from topshelf.errors import ConfigError, one_of, positive
 from topshelf.losses.base import FOR_DOT_PRODUCTS, ModuleForm, Reduction, log_sum_exp, reduce, widened, zero_unless
-from topshelf.registry import SearchSpace
+from topshelf.registry import Recorded, SearchSpace
 
 Ties = Literal["together", "place"]
 
 
-class ListwiseLoss(ModuleForm, nn.Module):
+class ListwiseLoss(ModuleForm, Recorded, nn.Module):
     """Base of the losses of graded lists. A subclass sets ``formula`` and, where they differ, ``ranges``."""
 
     # The paper names no search space for its ranking task; this is its optimizer's for scores without bounds.
@@ -49,6 +49,14 @@ class ListwiseLoss(ModuleForm, nn.Module):
 
     if TYPE_CHECKING:
         __call__ = forward  # nn.Module's takes and returns anything
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Called before each epoch, counted from 1; for losses whose parts train in turn."""
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """The loss's own parameters as groups of an optimizer, for a model trained at ``learning_rate``."""
+        parameters = list(self.parameters())
+        return [{"params": parameters, "lr": learning_rate, "weight_decay": 0.0}] if parameters else []
 
     def each(self, scores: Tensor, relevance: Tensor, mask: Tensor | None) -> Tensor:
         """The loss of every query, (Q,)."""

@@ -15,6 +15,7 @@ from topshelf.errors import ConfigError, DataError, at_least
 from topshelf.models.base import HistoryRows, Model
 from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
+from topshelf.ranking import QueryVectors
 
 BLOCK = 1 << 26  # bytes of weights that are dense at once while a model is fitted
 LEAST_MEMORY = 1000  # bytes: a smaller number was probably meant in gigabytes
@@ -30,7 +31,7 @@ class ItemItem(Model):
     def attach(self, context: Context) -> None:
         self._histories = context.histories
 
-    def encode_queries(self, queries: QuerySet) -> HistoryRows:
+    def encode_queries(self, queries: QuerySet) -> QueryVectors:
         return HistoryRows(self.histories_of(queries), self.n_items)
 
 

@@ -143,5 +143,5 @@ class SequenceKNN(ItemKNN):
     def attach(self, context: Context) -> None:
         self._sequences = events_of(self, context)
 
-    def encode_queries(self, queries: QuerySet) -> RecentRows:  # type: ignore[override]
+    def encode_queries(self, queries: QuerySet) -> RecentRows:
         return RecentRows(sequences_of(self, queries, self._sequences), self.n_items, self.decay)

@@ -12,30 +12,37 @@ import torch
 from topshelf.catalogue import Workspace
 from topshelf.config import BaseConfig, CatalogueConfig, Component, NegativesSettings, complete
 from topshelf.errors import ConfigError
-from topshelf.losses import LOSSES, Loss
+from topshelf.losses import LISTWISE, LOSSES, ListwiseLoss, Loss
 from topshelf.models import MODELS, SEQUENCE_MODELS, Model, Trainable
 from topshelf.models.blend import NOT_TRAINED, Blend
+from topshelf.models.links import LINK_MODELS, LinkModel
+from topshelf.models.lists import LIST_MODELS, ListModel
 from topshelf.negatives import NEGATIVES, Negatives
 from topshelf.queries import Context, QuerySet
 from topshelf.registry import lookup, named
 from topshelf.training.batches import Batches, stream
+from topshelf.training.link_build import resolve_links
 from topshelf.training.objective import CatalogueObjective
 from topshelf.training.thresholding import ESTIMATORS, Estimator, ThresholdHook
 from topshelf.training.trainer import Trainer
 
 
-class Kinds(NamedTuple):
+class Registries(NamedTuple):
     """The models and losses of a task by name, and their base classes."""
 
     models: Mapping[str, type[Trainable]]
     losses: Mapping[str, type[Any]]
     model_base: type[Trainable] = Model
     loss_base: type[Any] = Loss
+    # Spells out the automatic choices of a config, given its loss; a config of a catalogue has its own way.
+    resolve: Callable[[Any, Any], Any] | None = None
 
 
-KINDS: dict[str, Kinds] = {
-    "interactions": Kinds(MODELS, LOSSES),
-    "sequences": Kinds(SEQUENCE_MODELS, LOSSES),
+REGISTRIES: dict[str, Registries] = {
+    "interactions": Registries(MODELS, LOSSES),
+    "ranking": Registries(LIST_MODELS, LISTWISE, ListModel, ListwiseLoss),
+    "sequences": Registries(SEQUENCE_MODELS, LOSSES),
+    "links": Registries(LINK_MODELS, LOSSES, LinkModel, resolve=resolve_links),
 }
 _MADE_OF_RUNS: dict[str, type[Model]] = {"blend": Blend}  # fitted already: never trained, so not in MODELS
 _GIVEN_TO_LOSS = ("n_queries", "n_items", "n_positives", "reduction")
@@ -57,13 +64,19 @@ def resolve(config: C, *, is_fitted: bool = False) -> C:
     loss_type, model_type = loss_class(config), model_class(config)
     if "k" in _parameters(loss_type) and "k" not in loss.settings:
         loss = _with(loss, k=config.k)
-    if model.name in KINDS[config.task].models and "score" in _parameters(model_type) and "score" not in model.settings:
+    if (
+        model.name in REGISTRIES[config.task].models
+        and "score" in _parameters(model_type)
+        and "score" not in model.settings
+    ):
         model = _with(model, score=loss_type.defaults.score)
     loss = _with(loss, **complete("loss", loss_type, loss.settings, _GIVEN_TO_LOSS))
     model = _with(model, **complete("model", model_type, model.settings, model_type.sizes))
     config = config.model_copy(update={"loss": loss, "model": model})
     build_model(config, *(2 for _ in model_type.sizes))  # checks the settings; the sizes here do not matter
     built = build_loss(config, 2, 2, 2)
+    if (resolve_task := REGISTRIES[config.task].resolve) is not None:
+        return resolve_task(config, built)
     return _resolved(config, built) if isinstance(config, CatalogueConfig) else config
 
 
@@ -103,11 +116,12 @@ def _spelled_out(config: CatalogueConfig, loss: Loss) -> NegativesSettings:
     return config.negatives.model_copy(update=update)
 
 
-def components(sections: Mapping[str, Any]) -> dict[str, Any]:
+def components(sections: Mapping[str, Any], task: str = "interactions") -> dict[str, Any]:
     """Sections of a config as plain values; classes and instances in them become names and settings."""
+    of_task = REGISTRIES[task]
     kinds: dict[str, tuple[str, Mapping[str, type[Any]], type[Any]]] = {
-        "model": ("name", {**SEQUENCE_MODELS, **MODELS, **_MADE_OF_RUNS}, Model),
-        "loss": ("name", LOSSES, Loss),
+        "model": ("name", {**of_task.models, **_MADE_OF_RUNS}, of_task.model_base),
+        "loss": ("name", of_task.losses, of_task.loss_base),
         "negatives": ("kind", NEGATIVES, Negatives),
         "threshold": ("estimator", ESTIMATORS, Estimator),
     }
@@ -124,12 +138,12 @@ def components(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_class(config: BaseConfig) -> type[Any]:
-    name, kinds = config.model.name, KINDS[config.task]
+    name, kinds = config.model.name, REGISTRIES[config.task]
     return _MADE_OF_RUNS[name] if name in _MADE_OF_RUNS else lookup("model.name", name, kinds.models, kinds.model_base)
 
 
 def loss_class(config: BaseConfig) -> type[Any]:
-    kinds = KINDS[config.task]
+    kinds = REGISTRIES[config.task]
     return lookup("loss.name", config.loss.name, kinds.losses, kinds.loss_base)
 
 

@@ -17,7 +17,7 @@ from topshelf.data import through_refit
 from topshelf.data.splits import Through
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning
 from topshelf.evaluation import PROTOCOLS, Evaluation
-from topshelf.models import Model, Trainable
+from topshelf.models import Trainable
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
 from topshelf.training.phases import Outcome, Phases
@@ -169,10 +169,10 @@ def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
     return fitted
 
 
-def load_model(folder: RunFolder, config: BaseConfig, n_users: int, n_items: int) -> Model:
-    """Only the model of a finished run; no data are read or attached."""
+def load_model(folder: RunFolder, config: BaseConfig, *sizes: int) -> Any:
+    """Only the model of a finished run; no data are read or attached. ``sizes`` are those that its class names."""
     folder.load_metrics()  # refused if they are of another model
-    return _outcome(folder, build_model(config, n_users, n_items), folder.load_model()).model
+    return _outcome(folder, build_model(config, *sizes), folder.load_model()).model
 
 
 def _outcome(folder: RunFolder, model: Trainable, state: dict[str, Any]) -> Outcome:

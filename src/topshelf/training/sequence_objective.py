@@ -7,7 +7,7 @@ from topshelf.losses import Loss
 from topshelf.models.sequence import SequenceModel
 from topshelf.queries import Context
 from topshelf.ragged import Ragged
-from topshelf.settings import SequenceConfig
+from topshelf.sequence_settings import SequenceConfig
 from topshelf.training.build import build_estimator, build_loss, catalogue_objective
 from topshelf.training.heads import PartitionHead
 from topshelf.training.objective import CatalogueObjective

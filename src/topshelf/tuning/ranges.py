@@ -158,6 +158,7 @@ def settings_of(config: BaseConfig) -> dict[str, Any]:
     return {
         f"{section}.{key}": value
         for section in sections
+        if section in values
         for key, value in values[section].items()
         if key != "name" and f"{section}.{key}" not in NOT_SEARCHED
     }

@@ -26,6 +26,7 @@ class Task:
     """
 
     name: ClassVar[str]
+    units: ClassVar[str] = "users"  # what a metric is a mean over
     device: str
 
     @classmethod
@@ -100,9 +101,13 @@ class Task:
         """The content of a run's artifact; None for a task that has none."""
         return None
 
-    def describe(self, through: Through) -> list[str]:  # noqa: ARG002
-        """What the data are, in lines for people; ``through`` is what the model was trained on."""
-        return []
+    def lines(self, through: Through) -> list[str]:
+        """What a person should know of the data that a model has learned from, a sentence each."""
+        raise NotImplementedError
+
+    def usage(self, out: str) -> str:
+        """The command that uses the run in the folder ``out``, and what for."""
+        raise NotImplementedError
 
     @classmethod
     def for_tuning(cls, data: Any) -> Any:

@@ -167,7 +167,7 @@ class InteractionsTask(Task):
             return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
         return {**state, "learned": dict(vars(learned))}
 
-    def describe(self, through: Through) -> list[str]:
+    def lines(self, through: Through) -> list[str]:
         split = self.split
         parts = ", ".join(f"{len(getattr(split, part)):,} {part}" for part in ("train", "valid", "test"))
         lines = [f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}: {parts}"]
@@ -176,9 +176,15 @@ class InteractionsTask(Task):
                 "the split is random, so the model may have seen a user's later choices; with timestamps, split by time"
             )
         lines += [f"{NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
-        if n_new := int((split.seen(through).counts == 0).sum()):
-            lines.append(f"users without training interactions, who get the most popular items: {n_new:,}")
+        learned = split.seen(through)
+        if n_new := int((learned.counts == 0).sum()):
+            lines.append(f"{n_new:,} users have no training interactions; they get the most popular items")
+        if through == "all":
+            lines.append(f"the model was trained on all {learned.indices.numel():,} interactions")
         return lines
+
+    def usage(self, out: str) -> str:
+        return f"recommend: topshelf recommend {out} --user ID"
 
     def check(self, config: BaseConfig, name: str) -> None:
         super().check(config, name)

@@ -186,7 +186,7 @@ class SequencesTask(Task):
             return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
         return {**state, "learned": dict(vars(learned))}
 
-    def describe(self, through: Through) -> list[str]:  # noqa: ARG002
+    def lines(self, through: Through) -> list[str]:  # noqa: ARG002
         split, ends = self.split, (self.split.train_end, self.split.valid_end, np.diff(self.split.events.indptr))
         parts = zip(("train", "valid", "test"), np.diff([0, *(int(end.sum()) for end in ends)]), strict=True)
         counts = ", ".join(f"{n:,} {part}" for part, n in parts)
@@ -194,6 +194,9 @@ class SequencesTask(Task):
             f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}, events: {counts}",
             *(f"{count:,} {said(note, split.kind)}" for note, count in split.notes.items() if count),
         ]
+
+    def usage(self, out: str) -> str:
+        return f"recommend: topshelf recommend {out} --user ID, or --items ID,ID,... in order"
 
     def check(self, config: BaseConfig, name: str) -> None:
         super().check(config, name)
