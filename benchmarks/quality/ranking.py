@@ -12,6 +12,7 @@ LambdaMART has four too. "lightgbm" is LightGBM called without this library, wit
 
 Rows that the file has are not made again, so the same command goes on where it was stopped. The data must be in
 TOPSHELF_DATA (docs/ranking.md). To run the paper's own table, name the full datasets: --data web10k web30k istella.
+``--page`` writes the tables of the committed result into docs/ranking.md.
 ``--quick`` takes two losses, one setting and two epochs on the sample of WEB30K.
 """
 
@@ -24,18 +25,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness import Benchmark, Row
+from benchmarks.harness import RESULTS, ROOT, Benchmark, Row, held
 from benchmarks.harness import table as table_of
 from topshelf.config import RankingConfig, assemble
 from topshelf.data.documents import Documents, RankingData
 from topshelf.data.ranking_datasets import RANKING_DATASETS
 from topshelf.data.ranking_sources import load_ranking
+from topshelf.files import write_text
 from topshelf.list_evaluation import evaluate_scores
 from topshelf.models.lists import LambdaMART
 from topshelf.statistics import bootstrap_interval, paired_test
 from topshelf.training import fit
 
 K, CUTOFFS = 5, (5, 10)
+PAGE = ROOT / "docs" / "ranking.md"
+MARKS = ("<!-- python -m benchmarks.quality.ranking --page: the tables -->\n", "<!-- the end of the tables -->\n")
 DATA = ("mq2008", "ohsumed", "yandex-imat2009")
 SEEDS = (0, 1, 2)
 OURS, BOOSTED, DIRECT = "slatk", "lambdamart", "lightgbm"
@@ -259,14 +263,41 @@ def shown(made: Row) -> str:
         )
         for row in made["table"]
     ]
-    return f"{made['data']}\n{table_of(heads, lines)}"
+    return f"**{made['data']}**\n\n{table_of(heads, lines)}"
+
+
+def page(tables: list[Row]) -> str:
+    """docs/ranking.md with the tables."""
+    begin, end = MARKS
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    tables_text = "\n".join([*map(told, tables), ""])
+    return f"{before}{begin}{tables_text}{end}{rest.partition(end)[2]}"
+
+
+def told(made: Row) -> str:
+    """A table with what it means for SL@5."""
+    lines = [f"\n{shown(made)}\n"]
+    if found := made.get("against_best"):
+        lines.append(
+            f"SL@5 minus {found['loss']}, the best other loss: {found['difference']:+.4f} NDCG@5 ({found['low']:+.4f} "
+            f"to {found['high']:+.4f}, p = {found['p_value']:.3f}, {found['n']:,} queries)."
+        )
+    if found := made.get("against_lambdamart"):
+        lines.append(f"SL@5 minus LambdaMART: {found['difference']:+.4f} (p = {found['p_value']:.3f}).")
+    if missing := [row["method"] for row in made["table"] if not row["is_complete"]]:
+        lines.append(f"Not finished: {', '.join(missing)}.")
+    return "\n".join(lines)
 
 
 def main() -> None:
     quick = {"data": ["web30k-sample"], "seeds": [0], "methods": ["softmax", OURS]}
     benchmark = Benchmark(__spec__.name, __doc__, data=DATA, known=list(RANKING_DATASETS), seeds=SEEDS, quick=quick)
     benchmark.parser.add_argument("--methods", nargs="+", default=list(CHOICES), metavar="NAME", help="default: all")
+    benchmark.parser.add_argument("--page", action="store_true", help="only write the tables into docs/ranking.md")
     options = benchmark.parse()
+    if options.page:
+        write_text(PAGE, page(held(RESULTS / "ranking.json", "tables")))
+        return
     benchmark.check("--methods", options.methods, list(CHOICES))
     torch.set_num_threads(1)
     rows: list[Row] = benchmark.held() or []

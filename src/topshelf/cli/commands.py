@@ -205,7 +205,8 @@ def losses(
 ) -> None:
     """List the losses: what they are, and when to use them.
 
-    The names in the first table are for `topshelf train --loss`. Those in the second rank graded lists, from Python.
+    The names in the first table are for `topshelf train --loss`. Those in the second rank graded lists: `topshelf train
+    --task ranking --loss`.
 
     Examples:
 
@@ -219,12 +220,12 @@ def losses(
 
 
 def models(
-    name: Annotated[str | None, argument("NAME", "Show this model in full.", tab=source.models)] = None,
+    name: Annotated[str | None, argument("NAME", "Show this model in full.", tab=source.all_models)] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the models: what they are, when to use them, and their cost.
 
-    The names are for `topshelf train --model` and `topshelf tune --model`.
+    The names are for `topshelf train --model` and `topshelf tune --model`; the last table is for `--task ranking`.
 
     Examples:
 
@@ -232,9 +233,9 @@ def models(
 
       topshelf models lightgcn
     """
-    from topshelf.models.describe import describe
+    from topshelf.models.describe import describe, describe_lists
 
-    _registered("model", describe(), name, as_json)
+    _registered("model", [*describe(), *describe_lists()], name, as_json)
 
 
 def demo(

@@ -38,6 +38,12 @@ def list_(as_json: AsJson = False) -> None:
         shown = ("" if entry[name] is None else f"{entry[name]:,}" for name in names)
         table.add_row(cell(entry["name"]), *shown, cell(_short(entry["local_file"])))
     console().print(table)
+    documents = Table(Column("name", no_wrap=True), "queries", "documents", "features", "local file")
+    for entry in summary.ranking_table():
+        shown = (f"{entry[name]:,}" for name in ("queries", "documents", "features"))
+        documents.add_row(cell(entry["name"]), *shown, cell(_short(entry["local_file"])))
+    say("Documents of queries, for --task ranking; where to get them: docs/ranking.md")
+    console().print(documents)
     typer.echo("Download one: topshelf data get NAME. Recipes, licences and addresses: topshelf data list --json")
 
 

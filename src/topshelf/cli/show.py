@@ -76,9 +76,10 @@ def evaluation(result: dict[str, Any], title: str) -> None:
 
 FORMS = {
     "ragged": "Recommendation: topshelf train --loss NAME",
-    "graded": "Graded lists: topshelf.losses.LISTWISE['NAME']",
+    "graded": "Graded lists: topshelf train --task ranking --loss NAME",
     "trained": "Trained by a loss: topshelf train --model NAME --loss LOSS",
     "closed form": "Closed form, without a loss: topshelf train --model NAME",
+    "documents": "Documents of queries: topshelf train --task ranking --model NAME",
 }
 LABELS = {
     "use_when": "Use when",

@@ -37,6 +37,11 @@ def models() -> list[str]:
     return list(_registry("models", "MODELS"))
 
 
+def all_models() -> list[str]:
+    """With those of documents."""
+    return [*models(), *_registry("models.lists", "LIST_MODELS")]
+
+
 def losses() -> list[str]:
     return list(_registry("losses", "LOSSES"))
 

@@ -143,22 +143,24 @@ _KNOWN = [
 RANKING_DATASETS: dict[str, RankingInfo] = {info.name: info for info in _KNOWN}
 
 
-def locate(name: str) -> Path:
-    """The zip or folder of a named dataset, in ``TOPSHELF_DATA`` or the cache; a file is verified."""
+def local_source(name: str) -> Path | None:
+    """The zip or folder of a named dataset, in ``TOPSHELF_DATA`` or the cache, None if it is not there."""
     info, cache = RANKING_DATASETS[name], cache_folder()
     folders = [cache, cache / "ltr"]
     if chosen := os.environ.get("TOPSHELF_DATA"):
         folders = [Path(chosen), Path(chosen) / "ltr", *folders]
-    for folder in folders:
-        for file in info.files:
-            path = folder / file
-            if path.is_file():
-                return verify(path, info.sha256)
-            if path.is_dir():
-                return path
+    places = [folder / file for folder in folders for file in info.files]
+    return next((path for path in places if path.exists()), None)
+
+
+def locate(name: str) -> Path:
+    """The zip or folder of a named dataset; a file is verified."""
+    info, path = RANKING_DATASETS[name], local_source(name)
+    if path is not None:
+        return path if path.is_dir() else verify(path, info.sha256)
     source = f" from {info.address}" if info.address else ""
     raise DataError(
         f"{name} ({info.title}) is not here, and its terms do not let it be downloaded for you. Get it{source}, and "
-        f"put it as {' or '.join(info.files)} into a folder that TOPSHELF_DATA names, or into {cache}. Layout: "
-        f"{info.recipe}."
+        f"put it as {' or '.join(info.files)} into a folder that TOPSHELF_DATA names, or into {cache_folder()}. "
+        f"Layout: {info.recipe}."
     )

@@ -10,6 +10,7 @@ import polars as pl
 
 from topshelf.data.datasets import DATASETS, WHOLE, Dataset, DatasetInfo, local_file
 from topshelf.data.given import MEASURED
+from topshelf.data.ranking_datasets import RANKING_DATASETS, local_source
 from topshelf.data.splits import Split
 from topshelf.errors import DataError
 
@@ -78,3 +79,11 @@ def _range(values: np.ndarray | None) -> list[float] | None:
 def _plain(value: Any) -> Any:
     """A value that JSON can hold: dates, bytes and other values as text."""
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def ranking_table() -> list[dict[str, Any]]:
+    """The named datasets of documents, with their local file or folder if there is one."""
+    return [
+        {**asdict(info), "local_file": None if (path := local_source(name)) is None else str(path)}
+        for name, info in RANKING_DATASETS.items()
+    ]

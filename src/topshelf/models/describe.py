@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from topshelf.models import MODELS, Model
+from topshelf.models.lists import LIST_MODELS
 from topshelf.registry import row
 
 
@@ -15,6 +16,11 @@ def describe() -> list[dict[str, Any]]:
         {**row(name, "closed form" if cls.is_closed_form else "trained", cls, cls), "new_users": takes_new_users(cls)}
         for name, cls in MODELS.items()
     ]
+
+
+def describe_lists() -> list[dict[str, Any]]:
+    """The same of the models that rank documents; their form is "documents"."""
+    return [row(name, "documents", cls, cls) for name, cls in LIST_MODELS.items()]
 
 
 def takes_new_users(cls: type[Model]) -> bool:
