@@ -13,8 +13,9 @@ import topshelf
 ROOT = Path(__file__).parents[1]
 NAMES = [
     "BPR", "EASE", "MF", "Artifact", "CheckpointError", "ConfigError", "DataError", "Evaluation", "Interactions",
-    "LightGCN", "Popularity", "QuerySet", "Ranker", "Recommender", "RunConfig", "SLatK", "SoftmaxLoss", "TopshelfError",
-    "TrainingError", "XSimGCL", "blend", "compare", "evaluate", "evaluate_lists", "fit", "load", "load_split", "resume",
+    "LightGCN", "LinkPredictor", "Popularity", "QuerySet", "Ranker", "Recommender", "RunConfig", "SLatK", "SoftmaxLoss",
+    "TopshelfError", "TrainingError", "XSimGCL", "blend", "compare", "evaluate", "evaluate_lists", "fit", "load",
+    "load_split", "resume",
 ]  # fmt: skip
 
 

@@ -292,7 +292,7 @@ def test_before_it_is_fitted_it_says_so(call, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epochs": 5}, "epochs is not a setting; accepted here: seed, k, data"),
+        ({"epochs": 5}, "epochs is not a setting; accepted here: task, seed, k, data"),
         ({"train": {"epoch": 5}}, r"train\.epoch is not a setting"),
         ({"k": 0}, "k: "),
         ({"model": "mff"}, r"model\.name must be one of mf, .*ease, .*popularity.*got 'mff'"),

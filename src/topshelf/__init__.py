@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from topshelf.data import Interactions, load_split
     from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfError, TrainingError
     from topshelf.evaluation import Evaluation, compare, evaluate, evaluate_lists
+    from topshelf.link_predictor import LinkPredictor
     from topshelf.losses import BPR, SLatK, SoftmaxLoss
     from topshelf.models import EASE, MF, LightGCN, Popularity, XSimGCL
     from topshelf.queries import QuerySet
@@ -35,6 +36,7 @@ __all__ = [
     "Evaluation",
     "Interactions",
     "LightGCN",
+    "LinkPredictor",
     "Popularity",
     "QuerySet",
     "Ranker",
@@ -62,6 +64,7 @@ _HOMES = {
     "data": ["Interactions", "load_split"],
     "errors": ["CheckpointError", "ConfigError", "DataError", "TopshelfError", "TrainingError"],
     "evaluation": ["Evaluation", "compare", "evaluate", "evaluate_lists"],
+    "link_predictor": ["LinkPredictor"],
     "losses": ["BPR", "SLatK", "SoftmaxLoss"],
     "models": ["EASE", "MF", "LightGCN", "Popularity", "XSimGCL"],
     "queries": ["QuerySet"],

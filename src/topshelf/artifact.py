@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf import registry
-from topshelf.config import RunConfig, class_names, of_task
+from topshelf.config import CatalogueConfig, class_names, of_task
 from topshelf.data import IdMap, Split, through_refit
 from topshelf.data.ids import UNKNOWN
 from topshelf.errors import CheckpointError, DataError, at_least, whole
@@ -26,6 +26,7 @@ from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import QueryVectors, top_k
 from topshelf.training import Fitted, load
+from topshelf.training.build import model_class
 from topshelf.training.folder import RunFolder
 from topshelf.training.run import load_model
 from topshelf.training.tasks.interactions import popularity
@@ -57,7 +58,7 @@ class Artifact:
     events     what each known user did, in order and with repeats; None if the data do not say
     """
 
-    config: RunConfig
+    config: CatalogueConfig
     users: IdMap
     items: IdMap
     titles: list[str] | None
@@ -68,6 +69,7 @@ class Artifact:
     _stored: dict[str, Tensor]  # "queries" and "items" where the vectors are kept
     _load: Callable[[], Model]
     _load_events: Callable[[], Ragged | None]
+    asks_events: bool = False  # known users are asked by all that they did, not by what was learned of them
 
     @classmethod
     def of(cls, fitted: Fitted) -> Artifact:
@@ -83,7 +85,7 @@ class Artifact:
         """From a run folder. An unfinished run, or one of an earlier version, is loaded as a whole."""
         registry.allow(allow)
         folder = RunFolder.open(path)
-        config = of_task(folder.load_config(), RunConfig, "an Artifact")
+        config = of_task(folder.load_config(), CatalogueConfig, "an Artifact")
         if not folder.is_finished or not folder.artifact.exists():
             return cls.of(load(path))
         state = folder.load_artifact()
@@ -98,6 +100,8 @@ class Artifact:
             if any(":" in name for setting, name in class_names(config).items() if setting.startswith("model.")):
                 return load(path).model  # a class of another package may need anything of the data
             model = load_model(folder, config, len(users), len(items))
+            if "events" in state:
+                return model  # it is asked by what users did, which is here
             if "learned" in state:
                 model.attach(Context(_lists(state["learned"]), model.n_items, events))
             elif "sequence" in model.kinds:
@@ -117,7 +121,7 @@ class Artifact:
     def _from(
         cls,
         state: dict[str, Any],
-        config: RunConfig,
+        config: CatalogueConfig,
         users: IdMap,
         items: IdMap,
         titles: list[str] | None,
@@ -133,7 +137,9 @@ class Artifact:
         seen = _lists(state["seen"])
         taken = _lists(state["taken"]) if "taken" in state else seen
         columns = (state["n_learned"], state["counts"])
-        return cls(config, users, items, titles, seen, taken, *columns, stored, encoder, events)
+        return cls(
+            config, users, items, titles, seen, taken, *columns, stored, encoder, events, asks_events="events" in state
+        )
 
     @cached_property
     def model(self) -> Model:
@@ -160,8 +166,18 @@ class Artifact:
             queries = queries if queries.is_all else QuerySet(rows=queries.rows.clamp(min=0))
             if "queries" in self._stored:
                 return queries.take(self._stored["queries"])
+            queries = self._as_asked(queries)
         self.model.check_takes(queries.kind)
         return self.model.encode_queries(queries)
+
+    def _as_asked(self, queries: QuerySet) -> QuerySet:
+        """Known users as what they did, in order or as a set, where the run asks them so."""
+        if not self.asks_events or self.model.kinds == {"rows"}:
+            return queries
+        rows, events = queries.known_rows(), self.events
+        if "sequence" in self.model.kinds and events is not None:
+            return QuerySet(sequence=events.select(rows))
+        return QuerySet(history=self.seen.select(rows))
 
     def rank(
         self,
@@ -242,7 +258,9 @@ class Artifact:
 
     def _is_known(self, queries: QuerySet) -> Tensor:
         if queries.rows is not None:
-            return (queries.rows >= 0) & (self.n_learned[queries.rows.clamp(min=0)] > 0)
+            reads = self.asks_events and model_class(self.config).takes != {"rows"}
+            n = self.seen.counts if reads else self.n_learned  # what came after training is read too
+            return (queries.rows >= 0) & (n[queries.rows.clamp(min=0)] > 0)
         lists = queries.history if queries.history is not None else queries.sequence
         return torch.ones(len(queries), dtype=torch.bool) if lists is None else lists.counts > 0
 

@@ -14,7 +14,9 @@ import pydantic
 from pydantic import BaseModel, ConfigDict
 
 from topshelf.errors import ConfigError, one_of, suggestion
+from topshelf.link_settings import LinksConfig
 from topshelf.ranking_settings import RankingConfig
+from topshelf.sequence_settings import SequenceConfig
 from topshelf.settings import (
     BaseConfig,
     CatalogueConfig,
@@ -33,15 +35,22 @@ __all__ = [
     "CatalogueConfig",
     "Component",
     "DataSettings",
+    "LinksConfig",
     "NegativesSettings",
     "RankingConfig",
     "RunConfig",
+    "SequenceConfig",
     "ThresholdSettings",
     "TrainSettings",
 ]
 
 # The config class of each task.
-CONFIGS: dict[str, type[BaseConfig]] = {"interactions": RunConfig, "ranking": RankingConfig}
+CONFIGS: dict[str, type[BaseConfig]] = {
+    "interactions": RunConfig,
+    "ranking": RankingConfig,
+    "sequences": SequenceConfig,
+    "links": LinksConfig,
+}
 C = TypeVar("C", bound=BaseConfig)
 _MOST_LEVELS = 16  # of nested values; our own settings have four
 
@@ -83,7 +92,8 @@ def of_task(config: BaseConfig, schema: type[C], what: str) -> C:
     """The config, refused unless it is of the task that ``what`` is for."""
     if not isinstance(config, schema):
         wanted = [task for task, one in CONFIGS.items() if issubclass(one, schema)]
-        raise ConfigError(f"{what} takes runs of task {' or '.join(wanted)}, got task {config.task!r}")
+        command = {"links": "; use topshelf links", "ranking": "; use topshelf rank"}.get(config.task, "")
+        raise ConfigError(f"{what} takes runs of task {' or '.join(wanted)}, got task {config.task!r}{command}")
     return config
 
 

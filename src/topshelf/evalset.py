@@ -22,6 +22,7 @@ from topshelf.ragged import Ragged, merge
 ItemLists = Ragged | Interactions
 PROTOCOLS = {"standard": "skip", "paper": "zero"}  # each with what users with nothing to find are worth
 OWN_PROTOCOL = "given"
+NEXT_ITEM = {True: "next-unseen-item", False: "next-item"}  # by whether items that the user had are left out
 EMPTY = {"skip": "are left out", "zero": "count as 0", "one": "count as 1"}
 
 

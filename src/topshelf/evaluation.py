@@ -23,7 +23,7 @@ from torch import Tensor
 from topshelf import kernels
 from topshelf.data import Interactions
 from topshelf.errors import ConfigError, DataError, at_least, one_of
-from topshelf.evalset import EMPTY, OWN_PROTOCOL, PROTOCOLS, EvalSet, ItemLists, list_set, protocol_set
+from topshelf.evalset import EMPTY, NEXT_ITEM, OWN_PROTOCOL, PROTOCOLS, EvalSet, ItemLists, list_set, protocol_set
 from topshelf.measurement import in_blocks, measure, ranked_places
 from topshelf.metrics import GAINS, METRICS, catalogue_coverage, ndcg_at_k, popularity_lift
 from topshelf.ragged import Ragged
@@ -47,7 +47,7 @@ class Evaluation:
     fingerprint of the relevant and the masked lists: evaluations can be compared only where it is the same
     empty       queries with nothing to find: "skip", left out; "zero" or "one", worth 0 or 1 in every metric at K
     gain        of NDCG: "binary", or of graded relevance "exponential" or "linear"
-    units       what the numbers are means over: "users", "queries"
+    units       what the numbers are means over: "users", "queries", "edges"
     """
 
     protocol: str
@@ -104,24 +104,32 @@ class Evaluation:
 
 def conditions(evaluation: Mapping[str, Any]) -> str:
     """What a number must be shown with, from :meth:`Evaluation.to_json`; files of earlier versions name less."""
-    protocol = evaluation["protocol"]
+    protocol, units = evaluation["protocol"], evaluation.get("units", "users")
+    if units == "edges":  # each is to be found
+        return f"protocol {protocol}; every edge is ranked against its own negatives"
     empty = EMPTY[evaluation.get("empty") or PROTOCOLS[protocol]]
     gain = evaluation.get("gain", "binary")
     graded = "" if gain == "binary" else f"; NDCG of {gain} gains"
-    return f"protocol {protocol}; {evaluation.get('units', 'users')} with nothing to find {empty}{graded}"
+    return f"protocol {protocol}; {units} with nothing to find {empty}{graded}"
 
 
 def check_json(evaluation: Any) -> None:
     """Refuse what :meth:`Evaluation.to_json` did not make: numbers that come from a file."""
     cutoffs = evaluation["cutoffs"]
     means, extras = evaluation["mean"], evaluation["extras"]
-    numbers = [means[f"{name}@{k}"] for name in METRICS for k in cutoffs]
+    units = evaluation.get("units", "users")
+    names = METRICS if units == "users" else {name.partition("@")[0] for name in means if "@" in name}
+    numbers = [means[f"{name}@{k}"] for name in names for k in cutoffs]
     numbers += [end for k in cutoffs for end in evaluation["interval"][f"ndcg@{k}"]]
     numbers += [value for values in (means, extras) for value in values.values() if value is not None]
     numbers += [evaluation["n_evaluated"], evaluation["n_skipped"]]
     if not cutoffs or not all(isinstance(number, int | float) for number in [*cutoffs, *numbers]):
         raise ValueError("an evaluation must have cutoffs, and numbers for each of them")
-    one_of("protocol", evaluation["protocol"], [*PROTOCOLS, OWN_PROTOCOL] if "empty" in evaluation else PROTOCOLS)
+    if units == "users":
+        protocols = [*PROTOCOLS, OWN_PROTOCOL, *NEXT_ITEM.values()] if "empty" in evaluation else PROTOCOLS
+        one_of("protocol", evaluation["protocol"], protocols)
+    elif not isinstance(evaluation["protocol"], str) or not isinstance(units, str):
+        raise ValueError("the protocol and the units of an evaluation must be text")
     one_of("empty", evaluation.get("empty", "skip"), EMPTY)
     one_of("gain", evaluation.get("gain", "binary"), ["binary", *GAINS])
 

@@ -13,8 +13,9 @@ import torch
 
 from topshelf.arrivals import Arrivals, arrive
 from topshelf.artifact import Artifact, Ranked
-from topshelf.config import RunConfig, assemble, of_task
+from topshelf.config import CatalogueConfig, RunConfig, SequenceConfig, assemble, of_task
 from topshelf.data import Dataset, IdMap, Interactions, Split, prepare, split_interactions
+from topshelf.data.sequence_data import SequenceData, cut
 from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfError, TopshelfWarning
 from topshelf.evaluation import Evaluation
 from topshelf.queries import QuerySet
@@ -32,21 +33,25 @@ class Recommender:
     ['user', 'rank', 'item', 'score']
 
     ``model`` and ``loss`` are names, settings such as ``loss={"name": "slatk", "tau": 0.1}``, or your own classes and
-    instances; a name may be ``"package.module:Class"``. Of an instance only the class and settings are used. ``more``
-    are the other sections of the run's config, such as ``train={"epochs": 50}``; ``negatives`` and ``threshold`` may
-    be classes or instances too.
+    instances; a name may be ``"package.module:Class"``. Of an instance only the class and settings are used. The model
+    is mf by default, and sasrec with ``task="sequences"``, which recommends next items: what comes after a user's items
+    in order. ``more`` are the other sections of the run's config, such as ``train={"epochs": 50}``; ``negatives`` and
+    ``threshold`` may be classes or instances too.
     """
 
     def __init__(
         self,
         *,
         k: int = 20,
-        model: Any = "mf",
+        model: Any = None,
         loss: Any = "slatk",
         seed: int = 0,
+        task: str = "interactions",
         **more: Any,
     ) -> None:
-        self._named: dict[str, Any] = {"k": k, "seed": seed}
+        self._named: dict[str, Any] = {"k": k, "seed": seed, "task": task}
+        if model is None:
+            model = "mf" if task == "interactions" else "sasrec"
         self._more: Mapping[str, Any] = components({"model": model, "loss": loss, **more})
         self._fitted: Fitted | None = None
         self._artifact: Artifact | None = None
@@ -71,18 +76,20 @@ class Recommender:
         return self
 
     def recommend(
-        self, users: Sequence[Any] | None = None, k: int | None = None, *, filter_seen: bool = True
+        self, users: Sequence[Any] | None = None, k: int | None = None, *, filter_seen: bool | None = None
     ) -> pl.DataFrame:
         """The best ``k`` items per user (default: all users), one row per place.
 
-        ``filter_seen`` leaves out all items of the user in the data, also in the test part and with low ratings. A user
-        with fewer than k items left gets a shorter list; a user without training items gets the most popular items,
-        without scores.
+        ``filter_seen`` leaves out all items of the user in the data, also in the test part and with low ratings; that
+        is the default, but for runs with ``data.exclude_seen = false``. A user with fewer than k items left gets a
+        shorter list; a user without training items gets the most popular items, without scores.
         """
         artifact = self.artifact
         queries = QuerySet.known(len(artifact.users)) if users is None else QuerySet(rows=_rows(artifact.users, users))
         rows = queries.known_rows()
-        exclude = None if not filter_seen else artifact.seen if queries.is_all else artifact.seen.select(rows)
+        exclude = None
+        if self._filters(filter_seen):
+            exclude = artifact.seen if queries.is_all else artifact.seen.select(rows)
         return self._table("user", artifact.users, rows, artifact.rank(queries, k, exclude=exclude))
 
     def recommend_new(
@@ -90,7 +97,7 @@ class Recommender:
         histories: Mapping[Any, Iterable[Any]] | Iterable[Iterable[Any]],
         k: int | None = None,
         *,
-        filter_seen: bool = True,
+        filter_seen: bool | None = None,
     ) -> pl.DataFrame:
         """The same table from new interactions, also for users who are not in the data.
 
@@ -108,7 +115,7 @@ class Recommender:
         artifact = self.artifact
         events = artifact.events if "sequence" in artifact.model.kinds else None
         arrived = arrive(histories, artifact.taken, artifact.seen, artifact.users, artifact.items, events)
-        exclude = arrived.seen if filter_seen else None
+        exclude = arrived.seen if self._filters(filter_seen) else None
         ranked = artifact.rank(self._arrived_queries(arrived), k, exclude=exclude)
         return self._table("user", arrived.users, torch.arange(len(arrived.users)), ranked)
 
@@ -165,11 +172,11 @@ class Recommender:
         return recommender
 
     @classmethod
-    def _configured(cls, config: RunConfig) -> Recommender:
+    def _configured(cls, config: CatalogueConfig) -> Recommender:
         sections = config.model_dump(include={"negatives", "threshold", "train", "evaluate"})
         sections["data"] = config.data.model_dump(exclude={"source"})
         model, loss = config.model.model_dump(), config.loss.model_dump()
-        return cls(k=config.k, seed=config.seed, model=model, loss=loss, **sections)
+        return cls(k=config.k, seed=config.seed, task=config.task, model=model, loss=loss, **sections)
 
     @property
     def fitted(self) -> Fitted:
@@ -188,8 +195,15 @@ class Recommender:
     def _set(self, fitted: Fitted) -> None:
         self._fitted, self._artifact = fitted, None
 
-    def _config(self, source: str | None) -> RunConfig:
-        return of_task(assemble(data=source, **self._named, more=self._more), RunConfig, "a Recommender")
+    def _filters(self, filter_seen: bool | None) -> bool:
+        """Whether items that a user has are left out; by default as the run was measured."""
+        if filter_seen is not None:
+            return filter_seen
+        config = self.artifact.config
+        return config.data.exclude_seen if isinstance(config, SequenceConfig) else True
+
+    def _config(self, source: str | None) -> CatalogueConfig:
+        return of_task(assemble(data=source, **self._named, more=self._more), CatalogueConfig, "a Recommender")
 
     def _checked(self, loader: Callable[[], Fitted] | None) -> Callable[[], Fitted]:
         if loader is None:
@@ -228,8 +242,26 @@ def _rows(ids: IdMap, wanted: Any) -> torch.Tensor:
     return torch.from_numpy(ids.index(listed).astype(np.int64)) if listed else torch.empty(0, dtype=torch.int64)
 
 
-def _dataset(data: Any, config: RunConfig) -> Dataset:
+def _sequences(data: Any, config: SequenceConfig) -> SequenceData:
+    """Sequences from a table in memory."""
+    settings = config.data
+    if isinstance(data, SequenceData):
+        if unused := settings.model_dump(exclude={"source"}, exclude_defaults=True):
+            raise ConfigError(f"data settings must be left out for split data, got {unused}")
+        return data
+    if not isinstance(data, Interactions):
+        columns = settings.model_dump(include={"user", "item", "weight", "timestamp", "dates"})
+        data = Interactions.from_frame(data, **columns)
+    kept = {"min_rating", "core", "split", "test_fraction", "valid_fraction", "exclude_seen", "targets"}
+    by_file = settings.order == "file"
+    return cut(data, "table", is_ordered=by_file, by_file=by_file, **settings.model_dump(include=kept))
+
+
+def _dataset(data: Any, config: CatalogueConfig) -> Any:
     """A split from a table in memory."""
+    if isinstance(config, SequenceConfig):
+        return _sequences(data, config)
+    assert isinstance(config, RunConfig)
     settings = config.data
     if isinstance(data, Dataset | Split):
         if unused := settings.model_dump(exclude={"source"}, exclude_defaults=True):

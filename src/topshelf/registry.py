@@ -21,7 +21,9 @@ SearchSpace = dict[str, tuple[float | int | str, ...]]
 # The named parts of a docstring, in their order.
 LABELS = ("Shapes", "Settings", "Derivation", "Use when", "Cost", "Paper", "Relations")
 # Constructor arguments that depend on the data, not on the user.
-GIVEN = ("self", "n_queries", "n_items", "n_features", "n_positives", "reduction")
+GIVEN = (
+    "self", "n_queries", "n_items", "n_features", "n_positives", "n_nodes", "is_directed", "reduction",
+)  # fmt: skip
 # A part begins on a new line, or after three spaces.
 _BEGINNING = re.compile(rf"(?:^|\n| {{3}})(?=(?:{'|'.join(LABELS)}):\s)")
 _MARKUP = re.compile(r"``(.+?)``|:\w+:`~?(.+?)`")

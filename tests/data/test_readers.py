@@ -7,7 +7,8 @@ import gzip
 import polars as pl
 import pytest
 
-from topshelf.data import read, read_interactions
+from topshelf.data import Interactions, read, read_interactions
+from topshelf.data.readers import read_user_lines
 from topshelf.errors import DataError
 
 ROWS = [(10, 7, 4.0, 900), (10, 3, 3.5, 800), (9, 7, 5.0, 700), (9, 11, 1.0, 650), (100, 3, 2.0, 600)]
@@ -216,3 +217,15 @@ def test_bad_bytes_deep_in_the_file_name_the_file(write):
 def test_a_missing_file_points_to_the_list(tmp_path):
     with pytest.raises(DataError, match=r"is not a file.*topshelf data list"):
         read(tmp_path / "nothing.csv")
+
+
+def test_one_user_per_line_with_ids_of_any_kind(tmp_path):
+    path = tmp_path / "sequences.txt.gz"
+    path.write_bytes(gzip.compress(b"ann tea milk tea\nbob\nkim milk\n"))
+    data = Interactions.from_canonical(read_user_lines(path).frame)
+    assert data.to_frame(events=True).rows() == [("ann", "tea"), ("ann", "milk"), ("ann", "tea"), ("kim", "milk")]
+    (tmp_path / "empty.txt").write_text("ann\nbob\n")
+    with pytest.raises(DataError, match="must have a user and then its items"):
+        read_user_lines(tmp_path / "empty.txt")
+    with pytest.raises(DataError, match="is not a file"):
+        read_user_lines(tmp_path / "none.txt")

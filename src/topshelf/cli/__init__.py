@@ -18,6 +18,7 @@ from topshelf.cli import completion, data
 from topshelf.cli.blend import blend
 from topshelf.cli.commands import demo, evaluate, losses, models, recommend, similar, train
 from topshelf.cli.diagnose import diagnose
+from topshelf.cli.links import links
 from topshelf.cli.rank import rank
 from topshelf.cli.tune import tune
 from topshelf.errors import TopshelfError, TopshelfWarning, TrainingError
@@ -49,7 +50,7 @@ def options(
 
 
 app.add_typer(data.app, name="data")
-for command in (train, evaluate, recommend, similar, rank, blend, losses, models, demo, diagnose, tune):
+for command in (train, evaluate, recommend, similar, rank, links, blend, losses, models, demo, diagnose, tune):
     app.command()(command)
 
 

@@ -25,9 +25,10 @@ from topshelf.cli.options import (
 from topshelf.errors import ConfigError, one_of
 
 if TYPE_CHECKING:
-    from topshelf.config import DataSettings
     from topshelf.evaluation import Evaluation
     from topshelf.recommender import Recommender
+    from topshelf.sequence_settings import SequenceDataSettings
+    from topshelf.settings import DataSettings
     from topshelf.training import Fitted
 
 
@@ -103,7 +104,9 @@ def evaluate(
     result: dict[str, Any] = {"run": str(run), "finished": fitted.is_finished, "data": fitted.dataset.name}
     result |= evaluation.to_json()
     if against is not None:
-        metric = f"ndcg@{fitted.config.k if fitted.config.k in evaluation.cutoffs else evaluation.cutoffs[-1]}"
+        metric = fitted.task.metric(fitted.config)
+        if metric not in evaluation.per_user:
+            metric = f"ndcg@{evaluation.cutoffs[-1]}"
         other = _evaluated(against, protocol, evaluation.cutoffs)[1]
         paired = vars(compare(evaluation, other, metric))
         result["against"] = {"run": str(against), "metric": metric, **paired, "mean": other.to_json()["mean"]}
@@ -120,7 +123,9 @@ def recommend(
     run: RunPath,
     columns: ColumnOptions,
     user: Annotated[list[str] | None, option("User id; with --new, only this user's list. Repeatable.")] = None,
-    items: Annotated[str | None, option("Items of a user who is not in the data, such as 3,7,12.")] = None,
+    items: Annotated[
+        str | None, option("Items of a user who is not in the data, such as 3,7,12; the oldest first.")
+    ] = None,
     new: Annotated[Path | None, option("File of interactions since training, of known and new users.")] = None,
     k: Annotated[int | None, option("List length; default: the run's K.")] = None,
     keep_seen: Annotated[bool, option("Include items that the user already has.", "--keep-seen")] = False,
@@ -152,7 +157,7 @@ def recommend(
             "give --user ID (may be given again), --items IDS for a new user, --new FILE for what came since training, "
             "or --out FILE for the lists of all users"
         )
-    _check_table(out)
+    show.check_table(out)
     if items is not None and (user is not None or new is not None):
         raise ConfigError("--items IDS describes a new user: leave out --user and --new")
     if columns.reading() and new is None:
@@ -161,17 +166,17 @@ def recommend(
 
     from topshelf.recommender import Recommender
 
-    recommender = Recommender.load(run)
+    recommender, filter_seen = Recommender.load(run), False if keep_seen else None
     if new is not None:
         histories = _histories(recommender, new, columns)
-        table = recommender.recommend_new(show.chosen(histories, user), k, filter_seen=not keep_seen)
+        table = recommender.recommend_new(show.chosen(histories, user), k, filter_seen=filter_seen)
     elif items is not None:
         has = [item.strip() for item in items.split(",") if item.strip()]
-        table = recommender.recommend_new([has], k, filter_seen=not keep_seen)
+        table = recommender.recommend_new([has], k, filter_seen=filter_seen)
         table = table.with_columns(pl.lit("new").alias("user"))
     else:
         users = None if user is None else show.ids("--user", recommender.artifact.users, user)
-        table = recommender.recommend(users, k, filter_seen=not keep_seen)
+        table = recommender.recommend(users, k, filter_seen=filter_seen)
     show.recommendations(table, out)
 
 
@@ -186,7 +191,7 @@ def similar(
 
     Example: topshelf similar runs/clicks --item 42 --k 10
     """
-    _check_table(out)
+    show.check_table(out)
     from topshelf.recommender import Recommender
 
     recommender = Recommender.load(run)
@@ -276,7 +281,7 @@ def _evaluated(run: Path, protocol: str | None, cutoffs: tuple[int, ...] | None)
 
 def _histories(recommender: Recommender, path: Path, columns: ColumnOptions) -> dict[Any, list[Any]]:
     """The users of a file with their items, read by the rules of the run's data; says how many are new."""
-    settings = recommender.artifact.config.data
+    settings: Any = recommender.artifact.config.data
     in_order = "sequence" in recommender.artifact.model.kinds
     if not in_order and columns.time_column not in (None, "none"):
         raise ConfigError(
@@ -294,23 +299,23 @@ def _histories(recommender: Recommender, path: Path, columns: ColumnOptions) -> 
     return histories
 
 
-def _read_histories(path: Path, settings: DataSettings, in_order: bool) -> dict[Any, list[Any]]:
+def _read_histories(path: Path, settings: DataSettings | SequenceDataSettings, in_order: bool) -> dict[Any, list[Any]]:
     """The items per user, with ``in_order`` by time; those rated below the run's min_rating do not count."""
     import polars as pl
 
     from topshelf.data import read
+    from topshelf.data.readers import are_user_lines, read_user_lines
+    from topshelf.sequence_settings import SequenceDataSettings
 
     least = settings.min_rating
     columns = settings.model_dump(include={"user", "item", "weight", "timestamp", "dates"})
     columns |= {"weight": "none"} if least is None else {}
-    table = read(path, **columns if in_order else {**columns, "timestamp": "none"})
+    if isinstance(settings, SequenceDataSettings) and are_user_lines(path):
+        table = read_user_lines(path).frame
+    else:
+        table = read(path, **columns if in_order else {**columns, "timestamp": "none"})
     is_taken = pl.col("weight") >= least if "weight" in table.columns else pl.lit(True)
     taken = pl.col("item").filter(is_taken)
     if "timestamp" in table.columns:
         taken = taken.sort_by(pl.col("timestamp").filter(is_taken), maintain_order=True)  # else as the file has them
     return dict(table.group_by("user", maintain_order=True).agg(taken).iter_rows())
-
-
-def _check_table(out: Path | None) -> None:
-    if out is not None and out.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"--out must end in .csv or .parquet, got {out}")

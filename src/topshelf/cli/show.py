@@ -44,10 +44,9 @@ def _without_test(fitted: Fitted, title: str) -> None:
     score, metric = fitted.valid_score, fitted.task.metric(fitted.config)
     if score is None:  # a closed-form model that was not refitted
         score = fitted.evaluate(part="valid").mean()[metric]
-    say(
-        f"{title}: no test part (data.test_fraction = 0); validation {metric} {score:.4f} "
-        f"({fitted.task.units} with nothing to find are left out)"
-    )
+    units = fitted.task.units
+    left_out = "" if units == "edges" else f" ({units} with nothing to find are left out)"
+    say(f"{title}: no test part (data.test_fraction = 0); validation {metric} {score:.4f}{left_out}")
 
 
 def evaluation(result: dict[str, Any], title: str) -> None:
@@ -68,8 +67,9 @@ def evaluation(result: dict[str, Any], title: str) -> None:
         table.add_row(name, *(f"{extras[f'{name}@{k}']:.4f}" for k in cutoffs))
     shown = console()
     shown.print(table)
-    if means.get("auc") is not None:
-        shown.print(f"auc {means['auc']:.4f}", highlight=False)
+    for name in [name for name in means if "@" not in name and means[name] is not None]:
+        low, high = intervals[name]
+        shown.print(f"{name} {means[name]:.4f} ({low:.4f} to {high:.4f})", highlight=False)
     if result["n_skipped"]:
         shown.print(f"{result['n_skipped']:,} {units} with nothing to find left out", style="dim", highlight=False)
 
@@ -157,6 +157,12 @@ def recommendations(table: pl.DataFrame, out: Path | None) -> None:
     else:
         files.write(out, table.write_csv if out.suffix == ".csv" else table.write_parquet)
         say(f"{table.height:,} rows written to {out}")
+
+
+def check_table(out: Path | None) -> None:
+    """Refuse a name of a file that is not to be a table."""
+    if out is not None and out.suffix not in (".csv", ".parquet"):
+        raise ConfigError(f"--out must end in .csv or .parquet, got {out}")
 
 
 def ids(option: str, known: IdMap, texts: Sequence[str]) -> list[Any]:

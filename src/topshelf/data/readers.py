@@ -61,6 +61,29 @@ def read_table(path: str | Path, wanted: Columns, separator: str | None = None) 
     return _read_content(_content(path), wanted, source, separator)
 
 
+def read_user_lines(path: str | Path) -> Table:
+    """The table of a text file with one user per line, ``user item item ...``, the oldest item first; also .gz.
+
+    Ids may be any words. For files where :func:`read_table` cannot tell lists from columns, or whose ids are text.
+    """
+    path = Path(path)
+    if not os.path.isfile(path):  # noqa: PTH113  also False for a name that is too long, or with a NUL
+        raise DataError(f"{path} is not a file. Check the path.")
+    content, source = _content(path), str(path)
+    for line in _head(content, source):
+        if len(line.split()) > 1:
+            return _read_lists(content, source)
+    raise DataError(f"{source} must have a user and then its items on each line, separated by blanks, got no items.")
+
+
+def are_user_lines(path: str | Path, wanted: Columns = GUESS) -> bool:
+    """Whether a file has one user per line and then its items, by its first lines."""
+    path = Path(path)
+    if not os.path.isfile(path) or path.suffix.lower() in (*PARQUET, ".zip"):  # noqa: PTH113  as above
+        return False  # reading it says what is wrong with it
+    return sniff(_head(_content(path), str(path)), None, str(path), wanted).is_lists
+
+
 def _read_content(content: Content, wanted: Columns, source: str, separator: str | None = None) -> Table:
     layout = sniff(_head(content, source), separator, source, wanted)
     if layout.is_lists:

@@ -5,6 +5,7 @@
 
 from topshelf.models.base import HistoryRows, Model, Trainable
 from topshelf.models.classics import Popularity
+from topshelf.models.gru4rec import GRU4Rec
 from topshelf.models.history import History
 from topshelf.models.ials import IALS
 from topshelf.models.lightgcn import LightGCN, LightGCNPlusPlus
@@ -12,9 +13,12 @@ from topshelf.models.linear import EASE
 from topshelf.models.mf import MF
 from topshelf.models.ncf import NCF
 from topshelf.models.neighbours import ItemKNN, RP3beta
+from topshelf.models.sasrec import ESASRec, SASRec
+from topshelf.models.sequence import SequenceModel
 from topshelf.models.simgcl import SimGCL, XSimGCL
 from topshelf.models.simplex import SimpleX
 from topshelf.models.slim import SLIM
+from topshelf.models.transitions import Markov, SequenceKNN
 
 __all__ = [
     "EASE",
@@ -22,15 +26,22 @@ __all__ = [
     "MF",
     "MODELS",
     "NCF",
+    "SEQUENCE_MODELS",
     "SLIM",
+    "ESASRec",
+    "GRU4Rec",
     "History",
     "HistoryRows",
     "ItemKNN",
     "LightGCN",
     "LightGCNPlusPlus",
+    "Markov",
     "Model",
     "Popularity",
     "RP3beta",
+    "SASRec",
+    "SequenceKNN",
+    "SequenceModel",
     "SimGCL",
     "SimpleX",
     "Trainable",
@@ -49,6 +60,22 @@ MODELS: dict[str, type[Model]] = {
     "ease": EASE,
     "slim": SLIM,
     "ials": IALS,
+    "itemknn": ItemKNN,
+    "rp3beta": RP3beta,
+    "popularity": Popularity,
+}
+
+# Those of next items; the others of them see a user's items as a set, or its vector alone.
+SEQUENCE_MODELS: dict[str, type[Model]] = {
+    "sasrec": SASRec,
+    "esasrec": ESASRec,
+    "gru4rec": GRU4Rec,
+    "markov": Markov,
+    "sequence_knn": SequenceKNN,
+    "mf": MF,
+    "history": History,
+    "ease": EASE,
+    "slim": SLIM,
     "itemknn": ItemKNN,
     "rp3beta": RP3beta,
     "popularity": Popularity,

@@ -15,6 +15,7 @@ from topshelf.errors import ConfigError, DataError, at_least
 from topshelf.models.base import HistoryRows, Model
 from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
+from topshelf.ranking import QueryVectors
 
 BLOCK = 1 << 26  # bytes of weights that are dense at once while a model is fitted
 LEAST_MEMORY = 1000  # bytes: a smaller number was probably meant in gigabytes
@@ -30,7 +31,7 @@ class ItemItem(Model):
     def attach(self, context: Context) -> None:
         self._histories = context.histories
 
-    def encode_queries(self, queries: QuerySet) -> HistoryRows:
+    def encode_queries(self, queries: QuerySet) -> QueryVectors:
         return HistoryRows(self.histories_of(queries), self.n_items)
 
 
@@ -61,12 +62,14 @@ class SparseItemItem(ItemItem):
         raise NotImplementedError
 
     def fit(self, context: Context) -> None:
-        weights = self.weights_from(history_matrix(context.histories, self.n_items))
+        self._keep(self.weights_from(history_matrix(context.histories, self.n_items)))
+        self.attach(context)
+
+    def _keep(self, weights: scipy.sparse.csr_array) -> None:
         device = self.values.device
         self.indptr = torch.from_numpy(weights.indptr.astype(np.int64)).to(device)
         self.indices = torch.from_numpy(weights.indices.astype(np.int32)).to(device)
         self.values = torch.from_numpy(weights.data.astype(np.float32)).to(device)
-        self.attach(context)
 
     def encode_items(self) -> Tensor:
         lists = Ragged(self.indptr, self.indices.long())

@@ -15,13 +15,26 @@ except ImportError as error:
 
 # So that a broken promise shows the values that were compared, as in a test file.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{name}" for name in ("promises", "losses", "models", "list_models", "negatives", "estimators"))
+    *(
+        f"{__name__}.{name}"
+        for name in ("promises", "losses", "models", "list_models", "links", "negatives", "estimators", "sequences")
+    )
 )
 
 from topshelf.testing.estimators import EstimatorContract  # noqa: E402
+from topshelf.testing.links import LinkModelContract  # noqa: E402
 from topshelf.testing.list_models import ListModelContract  # noqa: E402
 from topshelf.testing.losses import LossContract  # noqa: E402
 from topshelf.testing.models import ModelContract  # noqa: E402
 from topshelf.testing.negatives import NegativesContract  # noqa: E402
+from topshelf.testing.sequences import SequenceModelContract  # noqa: E402
 
-__all__ = ["EstimatorContract", "ListModelContract", "LossContract", "ModelContract", "NegativesContract"]
+__all__ = [
+    "EstimatorContract",
+    "LinkModelContract",
+    "ListModelContract",
+    "LossContract",
+    "ModelContract",
+    "NegativesContract",
+    "SequenceModelContract",
+]

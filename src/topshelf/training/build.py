@@ -13,13 +13,15 @@ from topshelf.catalogue import Workspace
 from topshelf.config import BaseConfig, CatalogueConfig, Component, NegativesSettings, complete
 from topshelf.errors import ConfigError
 from topshelf.losses import LISTWISE, LOSSES, ListwiseLoss, Loss
-from topshelf.models import MODELS, Model, Trainable
+from topshelf.models import MODELS, SEQUENCE_MODELS, Model, Trainable
 from topshelf.models.blend import NOT_TRAINED, Blend
+from topshelf.models.links import LINK_MODELS, LinkModel
 from topshelf.models.lists import LIST_MODELS, ListModel
 from topshelf.negatives import NEGATIVES, Negatives
 from topshelf.queries import Context, QuerySet
 from topshelf.registry import lookup, named
 from topshelf.training.batches import Batches, stream
+from topshelf.training.link_build import resolve_links
 from topshelf.training.objective import CatalogueObjective
 from topshelf.training.thresholding import ESTIMATORS, Estimator, ThresholdHook
 from topshelf.training.trainer import Trainer
@@ -32,11 +34,15 @@ class Registries(NamedTuple):
     losses: Mapping[str, type[Any]]
     model_base: type[Trainable] = Model
     loss_base: type[Any] = Loss
+    # Spells out the automatic choices of a config, given its loss; a config of a catalogue has its own way.
+    resolve: Callable[[Any, Any], Any] | None = None
 
 
 REGISTRIES: dict[str, Registries] = {
     "interactions": Registries(MODELS, LOSSES),
     "ranking": Registries(LIST_MODELS, LISTWISE, ListModel, ListwiseLoss),
+    "sequences": Registries(SEQUENCE_MODELS, LOSSES),
+    "links": Registries(LINK_MODELS, LOSSES, LinkModel, resolve=resolve_links),
 }
 _MADE_OF_RUNS: dict[str, type[Model]] = {"blend": Blend}  # fitted already: never trained, so not in MODELS
 _GIVEN_TO_LOSS = ("n_queries", "n_items", "n_positives", "reduction")
@@ -69,6 +75,8 @@ def resolve(config: C, *, is_fitted: bool = False) -> C:
     config = config.model_copy(update={"loss": loss, "model": model})
     build_model(config, *(2 for _ in model_type.sizes))  # checks the settings; the sizes here do not matter
     built = build_loss(config, 2, 2, 2)
+    if (resolve_task := REGISTRIES[config.task].resolve) is not None:
+        return resolve_task(config, built)
     return _resolved(config, built) if isinstance(config, CatalogueConfig) else config
 
 
@@ -196,28 +204,13 @@ def build_objective(config: CatalogueConfig, model: Model, context: Context) -> 
     """The objective of positives against the catalogue, with its batches and its threshold hook."""
     positives, train = context.histories, config.train
     loss = build_loss(config, model.n_queries, model.n_items, positives.indices.numel()).to(train.device)
-    half = train.precision == "bfloat16"
-    if half and train.device == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        raise ConfigError(
-            "train.precision = 'bfloat16' needs a processor with bfloat16 products (AVX-512 or AMX), and this one has "
-            "none, so it would be slower. Set train.precision = 'float32'"
-        )
-    negatives = build_negatives(config, loss)
-    objective = CatalogueObjective(
-        model,
-        loss,
-        negatives,
-        context,
-        effective_n=config.negatives.effective_n,
-        workspace=Workspace(train.workspace_mib * 2**20),
-        half=half,
-    )
+    objective = catalogue_objective(config, model, loss, context)
     objective.batches = Batches(
         positives,
         model.n_items,
         order=train.order,
         size=train.batch_size,
-        repeat_queries=negatives.layout == "own",
+        repeat_queries=objective.negatives.layout == "own",
     )
     if loss.keeps_thresholds:
         objective.own_thresholds(
@@ -231,6 +224,27 @@ def build_objective(config: CatalogueConfig, model: Model, context: Context) -> 
             )
         )
     return objective
+
+
+def catalogue_objective(config: CatalogueConfig, model: Model, loss: Loss, context: Context) -> CatalogueObjective:
+    """The objective of a loss against the catalogue, without its batches and hooks."""
+    train = config.train
+    half = train.precision == "bfloat16"
+    if half and train.device == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        raise ConfigError(
+            "train.precision = 'bfloat16' needs a processor with bfloat16 products (AVX-512 or AMX), and this one has "
+            "none, so it would be slower. Set train.precision = 'float32'"
+        )
+    negatives = build_negatives(config, loss)
+    return CatalogueObjective(
+        model,
+        loss,
+        negatives,
+        context,
+        effective_n=config.negatives.effective_n,
+        workspace=Workspace(train.workspace_mib * 2**20),
+        half=half,
+    )
 
 
 def build_trainer(

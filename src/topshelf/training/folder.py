@@ -193,12 +193,16 @@ class RunFolder:
         for name, part in split.parts.items():
             state[name] = part_state(part)
         checkpoint.save(self.interactions, state)
-        items = {"id": split.items.values}
-        if dataset.titles is not None:
-            items["title"] = pl.Series(dataset.titles, dtype=pl.String)
-        files.write(self.users, pl.DataFrame({"id": split.users.values}).write_parquet)
-        files.write(self.items, pl.DataFrame(items).write_parquet)
-        return self.interactions, self.users, self.items
+        return self.interactions, *self.save_ids(split.users, split.items, dataset.titles)
+
+    def save_ids(self, users: IdMap, items: IdMap, titles: list[str] | None) -> Sequence[Path]:
+        """The ids of users and items, and the titles of the items where there are any."""
+        columns = {"id": items.values}
+        if titles is not None:
+            columns["title"] = pl.Series(titles, dtype=pl.String)
+        files.write(self.users, pl.DataFrame({"id": users.values}).write_parquet)
+        files.write(self.items, pl.DataFrame(columns).write_parquet)
+        return self.users, self.items
 
     def load_ids(self) -> tuple[IdMap, IdMap, list[str] | None]:
         """The ids of users and items, and the titles of the items where there are any."""

@@ -88,8 +88,8 @@ class Fitted:
             else self.evaluate(part="valid").to_json()["mean"]
         )
         return {
-            "protocol": self.config.evaluate.protocol,
-            "empty": test and test.get("empty", PROTOCOLS[self.config.evaluate.protocol]),
+            "protocol": test["protocol"] if test else self.config.evaluate.protocol,
+            "empty": test and (test.get("empty") or PROTOCOLS[test["protocol"]]),
             "k": self.config.k,
             "model": self.config.model.name,
             "loss": None if self.model.is_closed_form else self.config.loss.name,

@@ -44,7 +44,7 @@ class Worker:
         self, definition: Definition, study: Study, runner: Runner, folder: StudyFolder | None, limits: Limits
     ) -> None:
         self.definition, self.study, self.runner, self.folder = definition, study, runner, folder
-        self.metric, self.timeout = f"ndcg@{definition.config.k}", limits.timeout
+        self.metric, self.timeout = runner.task.metric(definition.config), limits.timeout
         self.trials = queue.fill(study, definition, limits.trials)
         queue.register(study)
         self._current: int | None = None  # the number of the trial that this process runs

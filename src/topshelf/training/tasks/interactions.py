@@ -29,7 +29,7 @@ from topshelf.training.folder import RunFolder, part_of, part_state
 from topshelf.training.objective import Objective
 from topshelf.training.tasks.base import Part, Task
 
-_NOTES = {
+NOTES = {
     "dropped_test": "test interactions dropped, because their user or item is not in train",
     "dropped_valid": "validation interactions dropped, because their user or item is not in train",
 }
@@ -84,7 +84,7 @@ class InteractionsTask(Task):
     @classmethod
     def load_parts(cls, path: Path, config: RunConfig) -> Dataset:  # noqa: ARG003
         state = checkpoint.load(path)
-        sizes = [_size(name, state[name]) for name in ("n_users", "n_items")]
+        sizes = [checked_size(name, state[name]) for name in ("n_users", "n_items")]
         if 8 * sum(sizes) > available():  # before ids are made for them
             raise DataError(f"{sizes[0]} users and {sizes[1]} items do not fit into memory")
         ids = [IdMap.range(size) for size in sizes]
@@ -161,10 +161,6 @@ class InteractionsTask(Task):
         }
         if len(self.split.below):
             state["taken"] = dict(vars(self.split.seen("all")))
-        if "sequence" in model.kinds:
-            state["learned"] = dict(vars(learned))
-            if (events := self.split.events("all")) is not None:
-                state["events"] = dict(vars(events.ragged()))
         queries, items = model.encode(QuerySet.known(model.n_queries, self.device))
         if isinstance(queries, Tensor):
             dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
@@ -179,7 +175,7 @@ class InteractionsTask(Task):
             lines.append(
                 "the split is random, so the model may have seen a user's later choices; with timestamps, split by time"
             )
-        lines += [f"{_NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
+        lines += [f"{NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
         learned = split.seen(through)
         if n_new := int((learned.counts == 0).sum()):
             lines.append(f"{n_new:,} users have no training interactions; they get the most popular items")
@@ -204,7 +200,7 @@ class InteractionsTask(Task):
                 )
 
 
-def _size(name: str, value: Any) -> int:
+def checked_size(name: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MAX_SIZE:
         raise ValueError(f"{name} must be a whole number from 1 to {_MAX_SIZE - 1}, got {value!r}")
     return value

@@ -1,0 +1,141 @@
+"""Next items on Amazon Beauty and Games (5-core): SASRec with BCE, SL and SL@20, a better backbone, and baselines.
+
+    python -m benchmarks.quality.sequences [--data beauty games] [--methods LABEL ...] [--seeds 0 1 2] [--json FILE]
+
+Leave-last-out, the whole catalogue ranked, items that a user had before left out of the lists. Epochs are chosen by
+validation NDCG@20; settings are those shipped with topshelf (found on the validation part of Beauty), the same for both
+datasets. ``published`` are the rows of the SL@K paper's table 6, which names no hyperparameters. The files are
+``beauty-5core.txt.gz`` and ``games-5core.txt.gz`` in the folder ``sequences`` of TOPSHELF_DATA. Rows that FILE holds
+already are not made again, so a stopped call goes on. ``--quick``: two epochs of two methods, one seed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness import Benchmark, Row, each, mean_and_spread
+from benchmarks.harness import table as table_of
+from topshelf.config import assemble, merged
+from topshelf.training import fit
+
+DATA = ("beauty", "games")
+PUBLISHED = {
+    ("beauty", "SASRec, BCE"): (0.1130, 0.0484),
+    ("beauty", "SASRec, SL"): (0.1578, 0.0766),
+    ("beauty", "SASRec, SL@20"): (0.1586, 0.0780),
+    ("games", "SASRec, BCE"): (0.1577, 0.0671),
+    ("games", "SASRec, SL"): (0.2243, 0.1024),
+    ("games", "SASRec, SL@20"): (0.2283, 0.1045),
+}
+METRICS = ("hit_rate@20", "ndcg@20", "hit_rate@10", "ndcg@10", "mrr@20")
+
+
+@dataclass(frozen=True)
+class Method:
+    model: str
+    loss: str | None = None
+    more: Row | None = None
+
+
+METHODS: dict[str, Method] = {
+    "SASRec, BCE": Method("sasrec", "bce"),
+    "SASRec, SL": Method("sasrec", "softmax"),
+    "SASRec, SL@20": Method("sasrec", "slatk"),
+    "eSASRec, SL@20": Method("esasrec", "slatk"),
+    "GRU4Rec, SL@20": Method("gru4rec", "slatk"),
+    "SASRec, SL@20, thresholds by user": Method("sasrec", "slatk", {"threshold": {"of": "user"}}),
+    "SASRec, SL@20, thresholds by position, every 5 epochs": Method(
+        "sasrec", "slatk", {"threshold": {"of": "position", "every": 5}}
+    ),
+    "SASRec, gBCE": Method("sasrec", "gbce"),
+    "SASRec, SL@20, refitted on validation": Method("sasrec", "slatk", {"train": {"refit": True}}),
+    "history, SL@20": Method("history", "slatk"),
+    "EASE": Method("ease"),
+    "item-kNN": Method("itemknn"),
+    "item-kNN, latest items first": Method("sequence_knn"),
+    "Markov chain": Method("markov"),
+    "Markov chain, wider": Method("markov", None, {"model": {"window": 3, "decay": 0.6}}),
+    "popularity": Method("popularity"),
+}
+CLOSED = ("EASE", "item-kNN", "item-kNN, latest items first", "Markov chain", "Markov chain, wider", "popularity")
+
+
+@dataclass(frozen=True)
+class Task:
+    data: str
+    label: str
+    seed: int
+    epochs: int | None
+
+
+def source(data: str) -> str:
+    folder = os.environ.get("TOPSHELF_DATA")
+    if folder is None:
+        raise SystemExit("set TOPSHELF_DATA to the folder that has sequences/beauty-5core.txt.gz")
+    return str(Path(folder) / "sequences" / f"{data}-5core.txt.gz")
+
+
+def measure(task: Task) -> Row:
+    method = METHODS[task.label]
+    more = merged(method.more or {}, {"evaluate": {"auc": False}})
+    if task.epochs is not None:
+        more = merged(more, {"train": {"epochs": task.epochs, "validate_every": 1}})
+    named = {"model": method.model, "loss": method.loss}
+    fitted = fit(assemble(task="sequences", data=source(task.data), k=20, seed=task.seed, **named, more=more))
+    scores = fitted.evaluate(cutoffs=(10, 20)).mean()
+    valid = fitted.valid_score
+    if valid is None or not fitted.config.train.refit:
+        valid = dict(fitted.evaluate(part="valid", cutoffs=(10, 20)).mean().items())
+        valid = {name: valid[name] for name in METRICS}
+    row: Row = {"data": task.data, "method": task.label, "seed": task.seed, "epoch": fitted.best_epoch}
+    row |= {"seconds": round(fitted.seconds, 1), "valid": valid, **{name: scores[name] for name in METRICS}}
+    print(row, flush=True)
+    return row
+
+
+def table(rows: list[Row]) -> str:
+    """Means over seeds with their spread, the published figures beside."""
+    lines = []
+    for data in DATA:
+        for label in METHODS:
+            some = [row for row in rows if (row["data"], row["method"]) == (data, label)]
+            if not some:
+                continue
+            published = PUBLISHED.get((data, label))
+            cells = [mean_and_spread([row[name] for row in some]) for name in ("hit_rate@20", "ndcg@20", "ndcg@10")]
+            valid = [row["valid"] for row in some if isinstance(row["valid"], dict)]
+            held = [mean_and_spread([one[name] for one in valid]) if valid else "" for name in METRICS[:2]]
+            beside = [f"{value:.4f}" for value in published] if published else ["", ""]
+            lines.append([data, label, len(some), *cells, *held, *beside])
+    heads = ("data", "method", "seeds", "Hit@20", "NDCG@20", "NDCG@10", "validation Hit@20", "validation NDCG@20")
+    return table_of((*heads, "published Hit@20", "published NDCG@20"), lines)
+
+
+def main() -> None:
+    quick = {"data": ["beauty"], "seeds": [0], "methods": ["SASRec, SL@20", "Markov chain"]}
+    benchmark = Benchmark(
+        "benchmarks.quality.sequences", __doc__, data=DATA, known=DATA, seeds=(0, 1, 2), jobs=1, quick=quick
+    )
+    benchmark.parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="LABEL")
+    options = benchmark.parse()
+    benchmark.check("--methods", options.methods, list(METHODS))
+    rows: list[Row] = benchmark.held()
+    made = {(row["data"], row["method"], row["seed"]) for row in rows}
+    epochs = 2 if options.quick else None
+    tasks = [
+        Task(data, label, seed, epochs)
+        for label in options.methods
+        for seed in options.seeds
+        for data in options.data
+        if (data, label, seed) not in made and (seed == options.seeds[0] or label not in CLOSED)
+    ]
+    for row in each(measure, tasks, options.jobs):
+        rows.append(row)
+        benchmark.write(rows=rows, published={" / ".join(key): value for key, value in PUBLISHED.items()})
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

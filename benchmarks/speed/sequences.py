@@ -1,0 +1,192 @@
+"""Seconds per epoch of next-item training: SASRec against the exact catalogue, plain PyTorch, and one negative.
+
+    python -m benchmarks.speed.sequences [--data beauty games] [--rounds 3] [--steps 8] [--json FILE]
+
+All variants train the same model (d 64, 2 blocks, dropout 0.5) on the same batches of 128 sequences, in one process
+with one thread; every variant in turn, round after round, by the CPU time of the process, and the best round counts:
+other processes then change little. ``--steps`` batches are timed and multiplied up to an epoch.
+
+``SL@20``  the loss as topshelf trains it, thresholds exact in every step
+``SL``  the same without weights and thresholds
+``cross-entropy, real positions``  plain PyTorch: the scores of the real positions with all items, F.cross_entropy and
+    autograd; the network is topshelf's, without padding
+``cross-entropy, padded``  the usual way in plain PyTorch: sequences padded to 50, a Transformer of
+    nn.MultiheadAttention over all of them, scores of all positions, padding left out by ignore_index
+``BCE, one negative``  the original loss of SASRec, as topshelf trains it
+``product``  the three products with the catalogue alone
+Peak memory is that of the steps of one variant, in a process of its own, above what the process had before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.harness import Benchmark, Memory, Row, apart, best, interleaved, line, table
+from benchmarks.quality.sequences import DATA, source
+from topshelf.config import assemble
+from topshelf.sequences import SequenceBatch
+from topshelf.training import load_dataset
+from topshelf.training.batches import stream
+from topshelf.training.build import resolve
+from topshelf.training.tasks import SequencesTask
+
+OURS, PLAIN, PADDED = "SL@20", "cross-entropy, real positions", "cross-entropy, padded"
+VARIANTS = (OURS, "SL", PLAIN, PADDED, "BCE, one negative", "product")
+LOSSES = {OURS: "slatk", "SL": "softmax", "BCE, one negative": "bce", PLAIN: "softmax"}
+MAX_LENGTH, TAU = 50, 0.07
+
+
+class PaddedSASRec(nn.Module):
+    """SASRec as most write it: padded on the left, a mask for the padding, scores of every position."""
+
+    def __init__(self, n_items: int, dim: int = 64, blocks: int = 2, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.items = nn.Embedding(n_items + 1, dim, padding_idx=0)
+        self.positions = nn.Embedding(MAX_LENGTH, dim)
+        self.drop = nn.Dropout(dropout)
+        self.attention = nn.ModuleList(nn.MultiheadAttention(dim, 1, dropout, batch_first=True) for _ in range(blocks))
+        self.network = nn.ModuleList(
+            nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(dim, dim), nn.Dropout(dropout))
+            for _ in range(blocks)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2 * blocks + 1))
+
+    def forward(self, sequences: Tensor) -> Tensor:
+        rows = self.drop(self.items(sequences) * 8 + self.positions.weight)
+        causal = torch.ones(MAX_LENGTH, MAX_LENGTH, dtype=torch.bool).triu(1)
+        for block, (attention, network) in enumerate(zip(self.attention, self.network, strict=True)):
+            read = self.norms[2 * block](rows)
+            rows = rows + attention(read, read, read, attn_mask=causal, need_weights=False)[0]
+            rows = rows + network(self.norms[2 * block + 1](rows))
+        vectors = F.normalize(self.norms[-1](rows), dim=-1)
+        return vectors @ F.normalize(self.items.weight, dim=-1).T / TAU  # (B, T, I)
+
+
+def left_padded(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+    """Inputs and targets (B, 50), items counted from 1, 0 where there is none."""
+    lists = batch.sequences
+    counts, owner = lists.counts, lists.owner()
+    column = MAX_LENGTH - counts[owner] + torch.arange(owner.numel()) - lists.indptr[owner]
+    inputs, targets = (torch.zeros(len(lists), MAX_LENGTH, dtype=torch.int64) for _ in range(2))
+    inputs[owner, column], targets[owner, column] = lists.indices + 1, batch.item + 1
+    return inputs, targets
+
+
+def steps_of(variant: str, data: str, n_steps: int) -> tuple[Callable[[], None], Row]:
+    """A function that trains ``n_steps`` batches, and what an epoch is."""
+    loss = LOSSES.get(variant, "softmax")
+    more = {"train": {"batch_size": 128}, "model": {"max_length": MAX_LENGTH, "dropout": 0.5}}
+    config: Any = resolve(assemble(task="sequences", data=source(data), model="sasrec", loss=loss, more=more))
+    task = SequencesTask(load_dataset(config))
+    model = task.model(config)
+    objective: Any = task.objective(config, model, "train")
+    batches = [batch for _, batch in zip(range(n_steps), objective.batches.epoch(stream(0)), strict=False)]
+    positions = sum(batch.item.numel() for batch in batches)
+    facts = {"positions": objective.batches.n_positions, "timed": positions, "items": task.n_items}
+    if variant == PADDED:
+        return padded_steps(batches, task.n_items), facts
+    if variant == "product":
+        return product_steps(positions, task.n_items), facts
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001, fused=True)
+    for hook in objective.hooks:
+        hook.begin_epoch(1, model, stream(1), is_resumed=False)
+
+    def plain(batch: SequenceBatch) -> None:
+        encoded = model.encode_batch(batch)
+        F.cross_entropy(encoded.queries @ encoded.items.T / TAU, batch.item).backward()
+
+    def ours(batch: SequenceBatch) -> None:
+        objective.backward(batch, stream(2))
+
+    backward = plain if variant == PLAIN else ours
+
+    def run() -> None:
+        for batch in batches:
+            optimizer.zero_grad(set_to_none=True)
+            backward(batch)
+            optimizer.step()
+
+    return run, facts
+
+
+def padded_steps(batches: list[SequenceBatch], n_items: int) -> Callable[[], None]:
+    network = PaddedSASRec(n_items)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.001, fused=True)
+    made = [left_padded(batch) for batch in batches]
+
+    def run() -> None:
+        for inputs, targets in made:
+            optimizer.zero_grad(set_to_none=True)
+            F.cross_entropy(network(inputs).flatten(0, 1), targets.flatten(), ignore_index=0).backward()
+            optimizer.step()
+
+    return run
+
+
+def product_steps(positions: int, n_items: int, dim: int = 64) -> Callable[[], None]:
+    """The three products of the timed positions alone, in blocks of a batch."""
+    block = 760
+    queries, items, scores = torch.randn(block, dim), torch.randn(n_items, dim), torch.empty(block, n_items)
+
+    def run() -> None:
+        for _ in range(-(-positions // block)):
+            torch.mm(queries, items.T, out=scores)
+            torch.mm(scores, items)
+            torch.mm(scores.T, queries)
+
+    return run
+
+
+def measure(data: str, rounds: int, n_steps: int) -> list[Row]:
+    torch.set_num_threads(1)
+    made = {variant: steps_of(variant, data, n_steps) for variant in VARIANTS}
+    seconds = best(interleaved({variant: run for variant, (run, _) in made.items()}, rounds, time.process_time))
+    rows = []
+    for variant, (_, facts) in made.items():
+        scale = facts["positions"] / facts["timed"]
+        epoch = seconds[variant] * scale
+        rows.append({"data": data, "variant": variant, "seconds_per_epoch": round(epoch, 3), **facts})
+    for row in rows:
+        row["times_ours"] = round(row["seconds_per_epoch"] / rows[0]["seconds_per_epoch"], 3)
+    return rows
+
+
+def memory(variant: str, data: str) -> float:
+    """Peak GiB of a step, above what the process had before it."""
+    torch.set_num_threads(1)
+    run, _ = steps_of(variant, data, 2)
+    watch = Memory()
+    with watch.phase("before"):
+        pass
+    with watch.phase("steps"):
+        run()
+    return round(watch.peak["steps"] - watch.peak["before"], 3)
+
+
+def main() -> None:
+    quick = {"data": ["beauty"], "rounds": 1, "steps": 1}
+    benchmark = Benchmark("benchmarks.speed.sequences", __doc__, data=DATA, known=DATA, rounds=3, quick=quick)
+    benchmark.parser.add_argument("--steps", type=int, default=8, help="batches that are timed; default: 8")
+    options = benchmark.parse()
+    rows: list[Row] = []
+    for data in options.data:
+        found = apart(measure, data, options.rounds, options.steps)
+        for row in found:
+            if row["variant"] != "product":
+                row["peak_gib"] = apart(memory, row["variant"], data)
+        rows += found
+        benchmark.write(rows=rows, clock="CPU seconds of the process, one thread")
+    heads = ("data", "variant", "CPU seconds per epoch", "times SL@20", "peak GiB of two steps")
+    print(table(heads, []))
+    for row in rows:
+        print(line([row["data"], row["variant"], row["seconds_per_epoch"], row["times_ours"], row.get("peak_gib", "")]))
+
+
+if __name__ == "__main__":
+    main()
