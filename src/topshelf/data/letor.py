@@ -44,10 +44,10 @@ class Text(NamedTuple):
     def __str__(self) -> str:
         return str(self.path) if self.member is None else f"{self.path}: {self.member}"
 
-    def key(self) -> str:
-        """Changes when the file does."""
+    def key(self, *, is_checked: bool) -> str:
+        """Changes when the file does; ``is_checked`` where all lines were found to have one number of features."""
         found = self.path.stat()
-        parts = (_FORMAT, self.path.resolve(), self.member, found.st_size, found.st_mtime_ns)
+        parts = (_FORMAT, self.path.resolve(), self.member, found.st_size, found.st_mtime_ns, is_checked)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
@@ -86,7 +86,7 @@ def read_letor(text: Text, n_features: int | None = None) -> Documents:
     if not is_large:
         documents = assemble(list(parse_blocks(text, n_features)), str(text))
     else:
-        folder = cache_folder() / "letor" / text.key()
+        folder = cache_folder() / "letor" / text.key(is_checked=n_features is None)
         documents = _from_cache(folder, text) or _through_cache(folder, text, n_features)
     return widened(documents, n_features, str(text))
 
