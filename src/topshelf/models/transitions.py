@@ -91,7 +91,7 @@ class Markov(SparseItemItem):
         assert self._sequences is not None
         self._keep(self._followers(self._sequences))
 
-    def encode_queries(self, queries: QuerySet) -> RecentRows:  # type: ignore[override]
+    def encode_queries(self, queries: QuerySet) -> RecentRows:
         return RecentRows(sequences_of(self, queries, self._sequences), self.n_items, self.decay)
 
     def _followers(self, sequences: Ragged) -> scipy.sparse.csr_array:
