@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from benchmarks import harness
-from benchmarks.quality import quality_time, quality_time_methods
+from benchmarks.quality import links, quality_time, quality_time_methods
 from benchmarks.speed import before_after, latency
 from benchmarks.studies import same_numbers
 from topshelf import charts
@@ -100,7 +100,7 @@ def test_quick_overrides_what_was_given(benchmark):
     assert (options.data, options.seeds) == (["two"], [0])
 
 
-@pytest.mark.parametrize("name", ["quality.backbones", "studies.blend_size", "studies.safe_defaults"])
+@pytest.mark.parametrize("name", ["quality.backbones", "quality.links", "studies.blend_size", "studies.safe_defaults"])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(("--data", "nope"), "--data must be of: "), (("--quick", "--json", "{file}"), "--quick must have a new file")],
@@ -310,3 +310,32 @@ def test_the_quality_time_plot_is_drawn_with_the_colours_of_every_plot(tmp_path)
     drawing = quality_time.draw(results, tmp_path / "new").read_text()
     assert set(quality_time.COLOURS.values()) <= {*charts.COLOURS, charts.GREY}
     assert all(colour in drawing for colour in quality_time.COLOURS.values())
+
+
+def test_the_rows_of_links_have_a_table_and_paired_tests():
+    runs = [
+        {
+            "data": "cora",
+            "label": label,
+            "seed": seed,
+            "hits@20": 0.5,
+            "mrr": rank / 10,
+            "doubled_ranks": [2, 2 * rank, 41],
+        }
+        for label, rank in (("GCN SL", 4), ("GCN SL@20", 2))
+        for seed in (0, 1)
+    ]
+    shown = links.table_of(runs, "cora")
+    assert "| GCN SL@20 | 0.5000 ± 0.0000 | 0.2000 ± 0.0000 | 0.4839 | 0.1812 |" in shown
+    found = links.paired(runs, "cora", "GCN SL@20", "GCN SL")
+    assert found["mrr"]["difference"] == pytest.approx((1 / 2 - 1 / 4) / 3)
+    assert found["hits@20"]["difference"] == 0
+    assert links.paired(runs, "citeseer", "GCN SL@20", "GCN SL") == {}
+
+
+def test_every_loss_of_links_has_a_grid_of_one_size():
+    assert {len(links.METHODS[label].points()) for label in ("GCN BCE", "GCN SL", "GCN SL@20")} == {4}
+    assert links.nested({"train.learning_rate": 1, "loss.tau": 2}) == {
+        "train": {"learning_rate": 1},
+        "loss": {"tau": 2},
+    }

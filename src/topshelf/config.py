@@ -92,7 +92,8 @@ def of_task(config: BaseConfig, schema: type[C], what: str) -> C:
     """The config, refused unless it is of the task that ``what`` is for."""
     if not isinstance(config, schema):
         wanted = [task for task, one in CONFIGS.items() if issubclass(one, schema)]
-        raise ConfigError(f"{what} takes runs of task {' or '.join(wanted)}, got task {config.task!r}")
+        command = {"links": "; use topshelf links", "ranking": "; use topshelf rank"}.get(config.task, "")
+        raise ConfigError(f"{what} takes runs of task {' or '.join(wanted)}, got task {config.task!r}{command}")
     return config
 
 

@@ -22,7 +22,7 @@ from topshelf.models.link_base import LinkModel
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import resolve
 
-_NODES_AT_ONCE = 256
+_SCORES_AT_ONCE = 1 << 24
 
 
 class LinkPredictor:
@@ -101,7 +101,7 @@ class LinkPredictor:
         asked = torch.arange(data.n_nodes) if nodes is None else torch.tensor(data.nodes.index(list(nodes)))
         model, graph, vectors = self._ready()
         everyone, tables = torch.arange(data.n_nodes), []
-        for part in asked.split(_NODES_AT_ONCE):
+        for part in asked.split(max(1, _SCORES_AT_ONCE // data.n_nodes)):
             with torch.no_grad():
                 scores = model.score_others(vectors, part, everyone, graph)
             mask = known.known_mask(part, everyone, torch.zeros_like(part))

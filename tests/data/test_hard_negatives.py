@@ -134,3 +134,15 @@ def test_given_negatives_that_are_edges_are_counted():
     pairs = np.repeat(data.edges["train"][:1][None], len(data.edges["valid"]), axis=0)
     given = LinkData(data.name, data.nodes, data.edges, negatives={"valid": pairs}).check()
     assert share_of_known(given, "valid") == 1.0
+
+
+def test_uniform_negatives_of_a_large_graph_are_drawn_without_a_list_of_all_nodes():
+    data = make(n_nodes=4000, n_edges=300)
+    found = uniform_negatives(data, "test", n=200)
+    for edge, pairs in zip(data.edges["test"], found, strict=True):
+        for side, own in ((0, pairs[:100]), (1, pairs[100:])):
+            others = set(own[:, 1 - side].tolist())
+            assert len(others) == 100
+            assert not others & {*known_ends(data, "test", edge[side], side), *edge.tolist()}
+    drawn = found[:, :100, 1]
+    assert abs(drawn.mean() / 4000 - 0.5) < 0.03  # evenly over all nodes

@@ -15,14 +15,9 @@ from topshelf.losses import BCE, LOSSES, SLatK, SoftmaxLoss
 from topshelf.models.links import GCN, NCN
 from topshelf.testing.links import planted_links
 from topshelf.training.batches import stream
+from topshelf.training.link_batches import LINK_NEGATIVES, LinkBatches, LinkNegatives
 from topshelf.training.link_build import link_sizes
-from topshelf.training.link_objective import (
-    LINK_NEGATIVES,
-    LinkBatches,
-    LinkNegatives,
-    LinkObjective,
-    LinkThresholds,
-)
+from topshelf.training.link_objective import LinkObjective, LinkThresholds
 
 
 @pytest.fixture(params=[False, True])

@@ -75,7 +75,7 @@ def uniform_negatives(data: LinkData, part: str, *, n: int = 500, seed: int = 0)
         other = np.empty((len(edges), half), dtype=np.int64)
         for place, edge in enumerate(edges):
             random = np.random.default_rng(np.random.SeedSequence([seed, 17, side, place, part == "test"]))
-            other[place] = _drawn(np.flatnonzero(~known.of(edge, side)), half, random)
+            other[place] = _uniform(known.ends(edge, side), data.n_nodes, half, random)
         sides.append(_pairs(edges, other, side))
     return np.concatenate(sides, axis=1)
 
@@ -105,13 +105,16 @@ class _Known:
             starts = np.searchsorted(edges[order, side], np.arange(data.n_nodes + 1))
             self.by_side.append((starts, edges[order, 1 - side]))
 
-    def of(self, edge: np.ndarray, side: int) -> np.ndarray:
-        """A mask (N,): the kept end, the other end of the edge, and the known other ends."""
+    def ends(self, edge: np.ndarray, side: int) -> np.ndarray:
+        """The kept end, the other end of the edge, and the known other ends."""
         starts, ends = self.by_side[side]
         own = edge[side]
+        return np.concatenate([ends[starts[own] : starts[own + 1]], edge])
+
+    def of(self, edge: np.ndarray, side: int) -> np.ndarray:
+        """The same as a mask (N,)."""
         mask = np.zeros(self.n_nodes, dtype=bool)
-        mask[ends[starts[own] : starts[own + 1]]] = True
-        mask[edge] = True
+        mask[self.ends(edge, side)] = True
         return mask
 
 
@@ -141,6 +144,20 @@ def _best(scores: list[np.ndarray], is_known: np.ndarray, n: int, random: np.ran
     candidates = np.flatnonzero(~is_known)
     ranks = np.min([score_ranks(one, is_known) for one in scores], axis=0)[candidates]
     return candidates[np.lexsort((random.random(len(candidates)), ranks))[:n]]
+
+
+def _uniform(known: np.ndarray, n_nodes: int, n: int, random: np.random.Generator) -> np.ndarray:
+    """n different nodes that are not known; of many nodes by drawing again, so that the others need no list."""
+    known = np.unique(known)
+    if n_nodes < 4 * (n + len(known)):
+        return _drawn(np.setdiff1d(np.arange(n_nodes), known), n, random)
+    chosen = np.zeros(0, dtype=np.int64)
+    while len(chosen) < n:
+        more = np.concatenate([chosen, random.integers(n_nodes, size=2 * n)])
+        _, first = np.unique(more, return_index=True)
+        different = more[np.sort(first)]  # in the order of the draws
+        chosen = different[~np.isin(different, known)][:n]
+    return chosen
 
 
 def _drawn(candidates: np.ndarray, n: int, random: np.random.Generator) -> np.ndarray:

@@ -51,7 +51,8 @@ class LinkModel(Trainable):
         """
         shape = (kept.numel(), others.numel())
         ends = (kept.unsqueeze(1).expand(shape), others.unsqueeze(0).expand(shape))
-        return self.score(nodes, torch.stack(ends if side == 0 else ends[::-1], dim=-1), graph)
+        pairs = torch.stack(ends if side == 0 else ends[::-1], dim=-1)
+        return self.score(nodes, pairs, graph) if torch.is_grad_enabled() else self.score_all(nodes, pairs, graph)
 
     def attach(self, context: LinkGraph) -> None:
         """Give the model the graph that its scores depend on. Nothing of it is saved."""

@@ -9,7 +9,8 @@ from topshelf.graphs import LinkGraph
 from topshelf.link_settings import LinksConfig
 from topshelf.losses import Loss
 from topshelf.models.link_base import LinkModel
-from topshelf.training.link_objective import LinkBatches, LinkNegatives, LinkObjective, LinkThresholds
+from topshelf.training.link_batches import LinkBatches, LinkNegatives
+from topshelf.training.link_objective import LinkObjective, LinkThresholds
 
 PER_NODE = 50  # negatives of each query where a score is more than a dot product
 SHARED = 1000  # the paper's N
