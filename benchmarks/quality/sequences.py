@@ -46,9 +46,8 @@ METHODS: dict[str, Method] = {
     "eSASRec, SL@20": Method("esasrec", "slatk"),
     "GRU4Rec, SL@20": Method("gru4rec", "slatk"),
     "SASRec, SL@20, thresholds by user": Method("sasrec", "slatk", {"threshold": {"of": "user"}}),
-    "SASRec, SL@20, thresholds by position, every 5 epochs": Method(
-        "sasrec", "slatk", {"threshold": {"of": "position", "every": 5}}
-    ),
+    "SASRec, SL@20, thresholds of the batch": Method("sasrec", "slatk", {"threshold": {"of": "batch"}}),
+    "SASRec, SL@20, gradient through the weight": Method("sasrec", "slatk", {"loss": {"detach_weight": False}}),
     "SASRec, gBCE": Method("sasrec", "gbce"),
     "SASRec, SL@20, refitted on validation": Method("sasrec", "slatk", {"train": {"refit": True}}),
     "history, SL@20": Method("history", "slatk"),
@@ -126,8 +125,8 @@ def main() -> None:
     epochs = 2 if options.quick else None
     tasks = [
         Task(data, label, seed, epochs)
+        for seed in options.seeds  # a first figure of every method, then the others
         for label in options.methods
-        for seed in options.seeds
         for data in options.data
         if (data, label, seed) not in made and (seed == options.seeds[0] or label not in CLOSED)
     ]

@@ -113,13 +113,13 @@ class SequenceKNN(ItemKNN):
 
     .. math:: s_{uj} = \sum_n \delta^n \, c_{i_{-n} j}
 
-    Settings: those of :class:`ItemKNN`, whose similarities c it has, and ``decay`` δ, what an item counts that comes
+    Settings: those of ``itemknn``, whose similarities c it has, and ``decay`` δ, what an item counts that comes
         one place earlier than another.
     Use when: a strong baseline of sessions is needed quickly.
-    Cost: that of :class:`ItemKNN`.
+    Cost: that of ``itemknn``.
     Paper: item-kNN on sessions of Ludewig and Jannach, Evaluation of session-based recommendation algorithms, UMUAI
         2018, with decaying weights as in their V-SkNN.
-    Relations: with ``decay`` 1 it is :class:`ItemKNN`.
+    Relations: with ``decay`` 1 it is ``itemknn``.
     """
 
     takes: ClassVar[frozenset[str]] = frozenset({"rows", "sequence"})
