@@ -216,7 +216,8 @@ def page(runs: list[Row]) -> str:
         lines = []
         for first, second in COMPARED:
             for metric, found in paired(runs, data, first, second).items():
-                interval = f"{found['low']:+.4f} to {found['high']:+.4f}, p {found['p_value']:.3f}"
+                p_value = f"{found['p_value']:.3f}" if found["p_value"] >= 0.001 else "< 0.001"
+                interval = f"{found['low']:+.4f} to {found['high']:+.4f}, p {p_value}"
                 lines.append(f"- {first} minus {second}, {metric}: {found['difference']:+.4f} ({interval})")
         parts.append(f"**{data.title()}**\n\n{table_of(runs, data)}\n\n" + "\n".join(lines))
     return "\n\n".join(parts)
