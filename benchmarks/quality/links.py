@@ -219,7 +219,7 @@ def page(runs: list[Row]) -> str:
                 p_value = f"{found['p_value']:.3f}" if found["p_value"] >= 0.001 else "< 0.001"
                 interval = f"{found['low']:+.4f} to {found['high']:+.4f}, p {p_value}"
                 lines.append(f"- {first} minus {second}, {metric}: {found['difference']:+.4f} ({interval})")
-        parts.append(f"**{data.title()}**\n\n{table_of(runs, data)}\n\n" + "\n".join(lines))
+        parts.append("\n\n".join([f"**{data.title()}**", table_of(runs, data), *(["\n".join(lines)] if lines else [])]))
     return "\n\n".join(parts)
 
 
