@@ -339,3 +339,9 @@ def test_every_loss_of_links_has_a_grid_of_one_size():
         "train": {"learning_rate": 1},
         "loss": {"tau": 2},
     }
+
+
+def test_the_page_of_links_has_the_tables_of_its_result_file():
+    runs = harness.held(ROOT / "benchmarks" / "results" / "links.json", "runs")
+    text = (ROOT / "docs" / "links.md").read_text(encoding="utf-8")
+    assert text.partition(links.BEGIN)[2].partition(links.END)[0].strip() == links.page(runs)

@@ -47,6 +47,9 @@ def test_validation_of_the_first_split_chooses_and_seeds_are_averaged_per_query(
     made = ranking.summary(rows, "ohsumed", [0, 1])
     assert [one["method"] for one in made["table"]] == ["softmax", "slatk"]
     assert [one["is_complete"] for one in made["table"]] == [True, False]
+    assert "against_best" not in made
+    assert "Not finished, so not in the table: slatk." in ranking.told(made)
+    made = ranking.summary([*rows, row("slatk", 0, 0.0, [0.5, 0.5], seed=1, is_search=False)], "ohsumed", [0, 1])
     assert made["table"][0]["one@10"] == pytest.approx((0.9 + 1) / 3)
     assert made["against_best"]["loss"] == "softmax"
     assert made["against_best"]["difference"] == pytest.approx(0.05)

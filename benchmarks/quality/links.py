@@ -1,7 +1,7 @@
 """The paper's table of links: GCN with BCE, SL and SL@20 on Cora and Citeseer, beside heuristics and stronger models.
 
     python -m benchmarks.quality.links [--quick] [--data citeseer cora] [--methods LABEL ...] [--seeds 0 1 2 3 4]
-        [--json FILE]
+        [--page] [--json FILE]
 
 ``TOPSHELF_DATA`` must hold links/planetoid.zip and links/heart-citeseer.zip. Citeseer has HeaRT's split and negatives.
 HeaRT's files of Cora could not be had: it is split 85/5/10 by seed 0, and its negatives are made by their recipe.
@@ -12,7 +12,8 @@ alone (the test part is not read); then every seed is trained with the best poin
 256 wide, dropout 0.5, batches of 1024 edges that are taken out of the graph, gradients clipped at 1), one random pair
 per edge and an MLP for BCE. The paper says nothing of scores and negatives for SL and SL@20: here cosines and 1000
 nodes shared by the batch, one end of each edge asking. Rows that FILE holds already are not made again, so a stopped
-call goes on where it was. ``--quick`` trains two epochs with one seed and one point of each grid.
+call goes on where it was. ``--quick`` trains two epochs with one seed and one point of each grid. ``--page`` trains
+nothing: it writes the tables of FILE into docs/links.md.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.harness import Benchmark, Row, table
+from benchmarks.harness import ROOT, Benchmark, Row, table
 from topshelf.config import make_config, merged
 from topshelf.data.graphs import LinkData
 from topshelf.edge_ranks import rank_metrics
 from topshelf.evaluation import Evaluation
+from topshelf.files import write_text
 from topshelf.statistics import paired_test
 from topshelf.training import fit
 from topshelf.training.build import resolve
@@ -56,6 +58,8 @@ HEURISTICS = {
     "Katz": "katz",
     "PageRank": "pagerank",
 }
+COMPARED = (("GCN SL@20", "GCN SL"), ("GCN SL@20", "GCN BCE"), ("GCN SL", "GCN BCE"))
+BEGIN, END = "<!-- measured: benchmarks/quality/links.py --page -->", "<!-- end of measured -->"
 TRAIN = {"batch_size": 1024, "clip_norm": 1.0, "epochs": 300, "validate_every": 2, "patience": 10}
 PAIRS: Row = {"loss": {"name": "bce"}, "negatives": {"kind": "pairs", "n": 1}, "train": {"anchor": "source"}}
 SHARED: Row = {
@@ -203,11 +207,36 @@ def _per_edge(runs: list[Row], data: str, label: str, metric: str) -> np.ndarray
     return torch.stack(each).mean(0).numpy()
 
 
+def page(runs: list[Row]) -> str:
+    """The tables and paired tests of all data, as docs/links.md has them."""
+    parts = []
+    for data in DATA:
+        if not any(run["data"] == data for run in runs):
+            continue
+        lines = []
+        for first, second in COMPARED:
+            for metric, found in paired(runs, data, first, second).items():
+                interval = f"{found['low']:+.4f} to {found['high']:+.4f}, p {found['p_value']:.3f}"
+                lines.append(f"- {first} minus {second}, {metric}: {found['difference']:+.4f} ({interval})")
+        parts.append(f"**{data.title()}**\n\n{table_of(runs, data)}\n\n" + "\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def write_page(runs: list[Row]) -> None:
+    file = ROOT / "docs" / "links.md"
+    before, _, rest = file.read_text(encoding="utf-8").partition(BEGIN)
+    write_text(file, f"{before}{BEGIN}\n\n{page(runs)}\n\n{END}{rest.partition(END)[2]}")
+
+
 def main() -> None:
     bench = Benchmark("benchmarks.quality.links", __doc__, data=DATA, known=DATA, seeds=range(5), quick={"seeds": [0]})
     labels = [*HEURISTICS, UNTRAINED, *METHODS]
     bench.parser.add_argument("--methods", nargs="+", default=labels, metavar="LABEL")
+    bench.parser.add_argument("--page", action="store_true", help="write the tables of FILE into docs/links.md")
     options = bench.parse()
+    if options.page:
+        write_page(bench.held("runs"))
+        return
     bench.check("--methods", options.methods, labels)
     torch.set_num_threads(1)
     points, runs = bench.held("points"), bench.held("runs")
@@ -217,7 +246,7 @@ def main() -> None:
         comparisons = {
             f"{data}: {first} minus {second}": paired(runs, data, first, second)
             for data in options.data
-            for first, second in (("GCN SL@20", "GCN SL"), ("GCN SL@20", "GCN BCE"), ("GCN SL", "GCN BCE"))
+            for first, second in COMPARED
         }
         bench.write(points=points, runs=runs, paired=comparisons)
 

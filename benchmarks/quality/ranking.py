@@ -231,7 +231,8 @@ def summary(rows: list[Row], name: str, seeds: list[int]) -> Row:
             row[f"interval@{k}"] = list(bootstrap_interval(values))
             row[f"zero@{k}"], row[f"one@{k}"] = float(values.sum() / total), float((values.sum() + n_skipped) / total)
         row["queries"], row["skipped"] = values.size, n_skipped
-        at_5[method] = found[K][0]  # type: ignore[index]
+        if row["is_complete"]:
+            at_5[method] = found[K][0]  # type: ignore[index]
         table.append(row)
     return {"data": name, "table": table, **_paired(at_5)}
 
@@ -275,8 +276,9 @@ def page(tables: list[Row]) -> str:
 
 
 def told(made: Row) -> str:
-    """A table with what it means for SL@5."""
-    lines = [f"\n{shown(made)}\n"]
+    """A table of the methods that are finished, with what it means for SL@5."""
+    finished = [row for row in made["table"] if row["is_complete"]]
+    lines = [f"\n{shown({**made, 'table': finished})}\n"]
     if found := made.get("against_best"):
         lines.append(
             f"SL@5 minus {found['loss']}, the best other loss: {found['difference']:+.4f} NDCG@5 ({found['low']:+.4f} "
@@ -285,7 +287,7 @@ def told(made: Row) -> str:
     if found := made.get("against_lambdamart"):
         lines.append(f"SL@5 minus LambdaMART: {found['difference']:+.4f} (p = {found['p_value']:.3f}).")
     if missing := [row["method"] for row in made["table"] if not row["is_complete"]]:
-        lines.append(f"Not finished: {', '.join(missing)}.")
+        lines.append(f"Not finished, so not in the table: {', '.join(missing)}.")
     return "\n".join(lines)
 
 

@@ -63,7 +63,7 @@ def _show(runs: list[Path], alone: list[dict[str, Any]], blended: Fitted) -> Non
     ]
     rows.append(("blend", "", "", _score(blended.valid_score)))
     print_table(("run", "model", "weight", f"validation {metric}"), rows, styles=[*[""] * len(runs), "bold"])
-    say("validation: users with nothing to find are left out")
+    say("validation: users with nothing to find left out")
 
 
 def _score(value: object) -> str:

@@ -7,6 +7,7 @@ kept in the cache as Parquet, which is read several times faster the next time.
 from __future__ import annotations
 
 import hashlib
+import os
 import zipfile
 from collections import deque
 from collections.abc import Iterator
@@ -27,7 +28,8 @@ from topshelf.errors import CheckpointError, DataError
 
 CHUNK = 1 << 24  # bytes of text that are parsed at once
 CACHED_FROM = 1 << 23  # bytes of a file, packed or not, from which its numbers are kept
-THREADS = 2
+SHORTEST = 4  # bytes of a feature: "1:2 "
+THREADS = min(4, os.cpu_count() or 1)
 _FORMAT = 1  # of the cache
 _SPARE = b"\0\0\0\0"  # the parser looks a few characters ahead
 _SHOWN = 60  # characters of a line in a message
@@ -42,10 +44,10 @@ class Text(NamedTuple):
     def __str__(self) -> str:
         return str(self.path) if self.member is None else f"{self.path}: {self.member}"
 
-    def key(self) -> str:
-        """Changes when the file does."""
+    def key(self, *, is_checked: bool) -> str:
+        """Changes when the file does; ``is_checked`` where all lines were found to have one number of features."""
         found = self.path.stat()
-        parts = (_FORMAT, self.path.resolve(), self.member, found.st_size, found.st_mtime_ns)
+        parts = (_FORMAT, self.path.resolve(), self.member, found.st_size, found.st_mtime_ns, is_checked)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
@@ -84,7 +86,7 @@ def read_letor(text: Text, n_features: int | None = None) -> Documents:
     if not is_large:
         documents = assemble(list(parse_blocks(text, n_features)), str(text))
     else:
-        folder = cache_folder() / "letor" / text.key()
+        folder = cache_folder() / "letor" / text.key(is_checked=n_features is None)
         documents = _from_cache(folder, text) or _through_cache(folder, text, n_features)
     return widened(documents, n_features, str(text))
 
@@ -147,7 +149,7 @@ def _parse(piece: bytes) -> tuple[Block, np.ndarray]:
     from topshelf.data import letor_parser as parser
 
     text = np.frombuffer(piece + _SPARE, np.uint8)
-    n_rows, n_values = piece.count(b"\n"), piece.count(b":")
+    n_rows, n_values = piece.count(b"\n"), len(piece) // SHORTEST + 1
     grades, queries, ends = np.empty(n_rows, np.float32), np.empty(n_rows, np.int64), np.empty(n_rows, np.int64)
     indices, values = np.empty(n_values, np.int32), np.empty(n_values, np.float32)
     report = np.zeros(8, np.int64)
@@ -251,7 +253,7 @@ def _through_cache(folder: Path, text: Text, n_features: int | None) -> Document
                 columns = [f"f{j + 1}" for j in range(block.features.shape[1])]
                 table = pl.DataFrame({"query": block.queries, "grade": block.grades})
                 table = table.hstack(pl.DataFrame(block.features, schema=columns)) if columns else table
-                table.write_parquet(place / f"{number:06}.parquet", statistics=False)
+                table.write_parquet(place / f"{number:06}.parquet", compression="lz4", statistics=False)
     except CheckpointError as error:
         raise DataError(f"{error} (the cache; TOPSHELF_CACHE names another folder)") from None
     documents = _from_cache(folder, text)

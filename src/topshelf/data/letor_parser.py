@@ -35,14 +35,15 @@ _LOWER = 32  # between a capital and its small letter
 _E, _N, _A, _I, _F, _Q, _D = b"enaifqd"
 _MOST_DIGITS = 18  # of a whole number in 64 bits
 _FULL = 10**17
+_LONG_INDEX = 8
 _LARGEST = 3.4028234e38
 _POWERS = np.array([float(f"1e{n}") for n in range(309)])
 
 
 @jit_helper
 def is_end(character: int) -> bool:
-    """Whether a word ends before this character."""
-    return character in (_BLANK, _NEWLINE, _TAB, _RETURN, _HASH)
+    """Whether a word ends before this character: a blank, a tab, the end of a line, or a comment."""
+    return character <= _BLANK or character == _HASH  # other control characters are refused as the next word
 
 
 @jit_helper
@@ -148,8 +149,39 @@ def query_id(text: Array, at: int) -> Any:
 
 
 @jit_helper
+def plain_features(text: Array, at: int, last: int, place: int, indices: Array, values: Array) -> Any:
+    """Features up to the first that is not ``index:value`` in digits with at most a point; then where that begins, the
+    index before it, and how many features there are.
+
+    Nearly all are such; one function for all of a line is several times faster than the steps of :func:`feature`.
+    """
+    while True:
+        index, digits, start = 0, 0, at
+        while _ZERO <= text[at] <= _NINE:
+            index = 10 * index + (text[at] - _ZERO)
+            at += 1
+        is_index = text[at] == _COLON and at - start < _LONG_INDEX and last < index <= MOST_FEATURES
+        first, n_after = at + 1, 0
+        at = first
+        while _ZERO <= text[at] <= _NINE:
+            digits = 10 * digits + (text[at] - _ZERO)
+            at += 1
+        n_digits = at - first
+        if text[at] == _POINT:
+            n_after, at = at + 1, at + 1
+            while _ZERO <= text[at] <= _NINE:
+                digits = 10 * digits + (text[at] - _ZERO)
+                at += 1
+            n_after = at - n_after
+        if not (is_index and 0 < n_digits + n_after < _MOST_DIGITS and is_end(text[at])):
+            return start, last, place
+        indices[place], values[place], last = index, digits / _POWERS[n_after], index
+        place, at = place + 1, skip_blanks(text, at)
+
+
+@jit_helper
 def feature(text: Array, at: int, last: int) -> Any:
-    """One ``index:value``: both, where it ends, and a fault if there is one."""
+    """One ``index:value`` of any kind: both, where it ends, and a fault if there is one."""
     index, after = integer(text, at)
     if after < 0 or text[after] != _COLON:
         return index, 0.0, at, 5
@@ -180,7 +212,7 @@ def parse(
     """Whole lines of text, of which the last ends with a newline and is followed by at least 4 spare bytes.
 
     Shapes: text uint8; grades float32 and queries int64, a place per line; ends int64, where the features of a row
-        end among indices int32 and values float32, a place per colon; report int64 (8,).
+        end among indices int32 and values float32, a place per 4 bytes ("1:2 "); report int64 (8,).
     """
     at, row, place = 0, 0, 0
     while at < n_bytes:
@@ -192,11 +224,12 @@ def parse(
             last, first = 0, place
             at = skip_blanks(text, at)
             while fault == 0 and text[at] != _NEWLINE and text[at] != _HASH:
-                index, value, at, fault = feature(text, at, last)
-                if fault == 0:
-                    indices[place], values[place], last = index, value, index
-                    place += 1
-                    at = skip_blanks(text, at)
+                at, last, place = plain_features(text, at, last, place, indices, values)
+                if text[at] != _NEWLINE and text[at] != _HASH:
+                    index, value, at, fault = feature(text, at, last)
+                    if fault == 0:
+                        indices[place], values[place], last = index, value, index
+                        place, at = place + 1, skip_blanks(text, at)
             if fault != 0:
                 report[CODE], report[POSITION] = fault, at
                 return

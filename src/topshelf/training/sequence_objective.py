@@ -9,7 +9,6 @@ from topshelf.queries import Context
 from topshelf.ragged import Ragged
 from topshelf.sequence_settings import SequenceConfig
 from topshelf.training.build import build_estimator, build_loss, catalogue_objective
-from topshelf.training.heads import PartitionHead
 from topshelf.training.objective import CatalogueObjective
 from topshelf.training.sequence_batches import SequenceBatches
 from topshelf.training.sequence_thresholds import SequenceThresholdHook
@@ -30,8 +29,7 @@ def build_sequence_objective(config: SequenceConfig, model: SequenceModel, conte
     objective.batches = batches
     _check_slots(config, loss)
     if loss.keeps_thresholds:
-        in_steps = isinstance(objective.head, PartitionHead)
-        estimator = build_estimator(config)
+        in_steps, estimator = objective.head.reads_blocks, build_estimator(config)
         objective.own_thresholds(
             SequenceThresholdHook(loss, estimator, batches, every=config.threshold.every, in_steps=in_steps)
         )
