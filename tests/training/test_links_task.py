@@ -101,6 +101,7 @@ def write_planted(folder):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     arguments = write_planted(tmp_path)
     command = [*COMMAND, "train", *arguments, "--out"]

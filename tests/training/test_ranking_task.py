@@ -104,6 +104,7 @@ def _timeless(state):
     return [_timeless(value) for value in state] if isinstance(state, list) else state
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_last_bit(tmp_path, file):
     """A Transformer with dropout, lists that are cut by chance, a falling learning rate and a refit."""
     settings = ["epochs=14", "checkpoint_seconds=0", "refit=true", "slate=6", "decay_every=5", "patience=0"]

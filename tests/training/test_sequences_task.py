@@ -135,6 +135,7 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(tmp_path, data, settings,
     assert_same(state_of(tmp_path / "whole"), state_of(tmp_path / "stopped"))
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed_to_the_same_bits(tmp_path):
     circles(300).to_frame(events=True).write_csv(tmp_path / "events.csv")
     options = ["--task", "sequences", "--data", str(tmp_path / "events.csv"), "--k", "5"]

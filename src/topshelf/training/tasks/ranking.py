@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 
 from topshelf import files
@@ -177,9 +178,9 @@ def _load(config: RankingConfig, test: bool) -> RankingData:
 
 
 def graded_lists(documents: Documents) -> GradedLists:
-    """The same arrays as tensors, not copied."""
+    """The same arrays as tensors; copied only where they cannot be written to, which torch warns of."""
     arrays = (documents.features, documents.grades, documents.indptr)
-    return GradedLists(*(torch.from_numpy(array) for array in arrays))
+    return GradedLists(*(torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in arrays))
 
 
 def _read_again(about: AboutData, config: RankingConfig, owner: str, *, test: bool) -> RankingData:
