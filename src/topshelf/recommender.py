@@ -217,10 +217,10 @@ class Recommender:
         places, is_there = ranked.items.flatten().numpy(), (ranked.items >= 0).flatten().numpy()
         places = places[is_there]
         columns = {
-            name: ids.values.gather(rows.repeat_interleave(k).numpy()[is_there]),
+            name: ids.take(rows.repeat_interleave(k).numpy()[is_there]),
             "rank": np.tile(np.arange(1, k + 1), n)[is_there],
-            "similar" if name == "item" else "item": artifact.items.values.gather(places),
-            "score": pl.Series(ranked.scores.flatten().numpy()[is_there]).fill_nan(None),
+            "similar" if name == "item" else "item": artifact.items.take(places),
+            "score": pl.Series(ranked.scores.flatten().numpy()[is_there], nan_to_null=True),
         }
         if artifact.titles is not None:
             columns["title"] = pl.Series([artifact.titles[place] for place in places], dtype=pl.String)

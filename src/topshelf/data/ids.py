@@ -13,6 +13,7 @@ from topshelf.errors import DataError
 
 UNKNOWN = -1
 _FEW = 10  # ids asked for are few if there are more than this many times as many known ones
+_TABLE = 1_000_000  # of at most so many ids a table in memory is kept once few are asked for: about 100 bytes each
 
 
 class IdMap:
@@ -21,7 +22,7 @@ class IdMap:
     def __init__(self, values: pl.Series) -> None:
         values = narrow(values)
         self.values = (values if values.dtype == pl.Int64 else values.cast(pl.String)).alias("id")
-        if self.values.null_count() or self.values.n_unique() != len(self.values):
+        if self.values.null_count() or _n_different(self.values) != len(self.values):
             raise DataError(f"ids must be unique and present, got {len(values)} of which {values.n_unique()} differ.")
 
     @classmethod
@@ -42,7 +43,13 @@ class IdMap:
 
     def ids(self, index: Any) -> list[Any]:
         """External ids of dense indices."""
-        return self.values.gather(np.asarray(index, dtype=np.int64).ravel()).to_list()
+        return self.take(np.asarray(index, dtype=np.int64).ravel()).to_list()
+
+    def take(self, index: np.ndarray) -> pl.Series:
+        """External ids of dense indices, as a column. Numbers go through NumPy: one answer is then ten times faster."""
+        if self.values.dtype == pl.Int64:
+            return pl.Series(self.values.to_numpy()[index])
+        return self.values.gather(index)
 
     def index(self, ids: Any) -> np.ndarray:
         """Dense indices of external ids, or of one id; an unknown id is an error."""
@@ -62,6 +69,8 @@ class IdMap:
 
     def find(self, ids: Any) -> np.ndarray:
         """Dense indices of external ids, UNKNOWN for those that are not here."""
+        if not isinstance(ids, pl.Series | np.ndarray) and _FEW * len(ids) < len(self) <= _TABLE:
+            return np.array([self._places.get(self._key(id), UNKNOWN) for id in ids], dtype=np.int64)
         wanted = self._series(ids)
         if _FEW * len(wanted) < len(self) and self._is_sorted:  # a join would look at every known id
             place = np.minimum(self.values.search_sorted(wanted).to_numpy(), len(self) - 1).astype(np.int64)
@@ -75,6 +84,10 @@ class IdMap:
         """Dense index of one id, or None."""
         place = int(self.find([id])[0])
         return None if place == UNKNOWN else place
+
+    @cached_property
+    def _places(self) -> dict[Any, int]:
+        return {id: place for place, id in enumerate(self.values.to_list())}
 
     @cached_property
     def _is_sorted(self) -> bool:
@@ -113,6 +126,10 @@ class IdMap:
         if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
             return pl.Series(ids).cast(self.values.dtype, strict=False)
         return pl.Series([self._key(value) for value in ids], dtype=self.values.dtype)
+
+
+def _n_different(values: pl.Series) -> int:
+    return len(set(values.to_list())) if len(values) < 100 else values.n_unique()  # polars takes a moment for any
 
 
 def _plain(id: Any) -> str:
