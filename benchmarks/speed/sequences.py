@@ -16,27 +16,34 @@ other processes then change little. ``--steps`` batches are timed and multiplied
 ``BCE, one negative``  the original loss of SASRec, as topshelf trains it
 ``product``  the three products with the catalogue alone
 Peak memory is that of the steps of one variant, in a process of its own, above what the process had before.
+
+``answers`` is the time of one ``Recommender.recommend_new`` for one history of the file, K = 20, by the clock, with one
+thread, after the first answer: in another process than the one that trained the run folder (one epoch).
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.harness import Benchmark, Memory, Row, apart, best, interleaved, line, table
 from benchmarks.quality.sequences import DATA, source
+from topshelf import Recommender
 from topshelf.config import assemble
 from topshelf.sequences import SequenceBatch
-from topshelf.training import load_dataset
+from topshelf.training import fit, load_dataset
 from topshelf.training.batches import stream
 from topshelf.training.build import resolve
 from topshelf.training.tasks import SequencesTask
 
+K = 20
 OURS, READING, KEEPING = "SL@20", "SL@20, reading", "SL@20, keeping"
 PLAIN, PADDED = "cross-entropy, real positions", "cross-entropy, padded"
 VARIANTS = (READING, KEEPING, "SL", PLAIN, PADDED, "BCE, one negative", "product")
@@ -173,23 +180,57 @@ def memory(variant: str, data: str) -> float:
     return round(watch.peak["steps"] - watch.peak["before"], 3)
 
 
+def make_run(data: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    more = {"train": {"epochs": 1, "validate_every": 1}}
+    fit(assemble(task="sequences", data=source(data), k=K, model="sasrec", loss="bce", more=more), out=folder)
+
+
+def answers(data: str, folder: str, calls: int) -> Row:
+    """Milliseconds of one answer to one history."""
+    torch.set_num_threads(1)
+    recommender = Recommender.load(folder)
+    config: Any = assemble(task="sequences", data=source(data))
+    split = load_dataset(config).split
+    chosen = torch.from_numpy(np.random.default_rng(0).choice(split.n_users, calls + 1, replace=False))
+    lists = split.sequences("valid").select(chosen)
+    events = [split.items.ids(some) for some in lists.indices.split(lists.counts.tolist())]
+    seconds = []
+    for history in events:
+        started = time.perf_counter()
+        recommender.recommend_new([history], k=K)
+        seconds.append(time.perf_counter() - started)
+    p50, p99 = np.percentile(seconds[1:], [50, 99]).tolist()
+    lengths = float(np.mean([len(history) for history in events]))
+    times = {"first": seconds[0], "p50": p50, "p99": p99}
+    return {"data": data, "calls": calls, "mean_length": lengths} | {
+        f"{name}_ms": round(1e3 * value, 3) for name, value in times.items()
+    }
+
+
 def main() -> None:
     quick = {"data": ["beauty"], "rounds": 1, "steps": 1}
     benchmark = Benchmark("benchmarks.speed.sequences", __doc__, data=DATA, known=DATA, rounds=3, quick=quick)
     benchmark.parser.add_argument("--steps", type=int, default=8, help="batches that are timed; default: 8")
     options = benchmark.parse()
     rows: list[Row] = []
+    answered: list[Row] = []
     for data in options.data:
         found = apart(measure, data, options.rounds, options.steps)
         for row in found:
             if row["variant"] not in (OURS, "product"):
                 row["peak_gib"] = apart(memory, row["variant"], data)
         rows += found
-        benchmark.write(rows=rows, clock="CPU seconds of the process, one thread")
+        with tempfile.TemporaryDirectory() as folder:
+            apart(make_run, data, f"{folder}/run")
+            answered.append(apart(answers, data, f"{folder}/run", 20 if options.quick else 500))
+        benchmark.write(rows=rows, answers=answered, clock="CPU seconds of the process, one thread")
     heads = ("data", "variant", "CPU seconds per epoch", "times SL@20", "peak GiB of two steps")
     print(table(heads, []))
     for row in rows:
         print(line([row["data"], row["variant"], row["seconds_per_epoch"], row["times_ours"], row.get("peak_gib", "")]))
+    for row in answered:
+        print("{data}: one answer takes {p50_ms} ms (p99 {p99_ms} ms, the first {first_ms} ms)".format(**row))
 
 
 if __name__ == "__main__":

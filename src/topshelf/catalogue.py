@@ -145,7 +145,7 @@ class _LogPartition(torch.autograd.Function):
         if ctx.kept is not None and ctx.stamp == tiles.workspace.stamp:
             rate = (gradient / torch.where(alive, total, 1.0)).unsqueeze(1)  # (Q, 1)
             to_queries = torch.mm(ctx.kept, items).mul_(rate / ctx.tau)
-            return to_queries, torch.mm(ctx.kept.T, scaled * rate), None, None, None, None
+            return to_queries, _to_items(scaled * rate, ctx.kept), None, None, None, None
         rate = gradient.unsqueeze(1)
         base = torch.where(alive, result, 0.0).unsqueeze(1)
         to_queries, to_items = torch.zeros_like(scaled), torch.empty_like(items)
@@ -153,8 +153,13 @@ class _LogPartition(torch.autograd.Function):
             share = tiles.logits(start).sub_(base).exp_()  # softmax probabilities
             part = slice(start, start + tiles.width)
             to_queries.addmm_(share, items[part])
-            torch.mm(share.T, scaled * rate, out=to_items[part])
+            to_items[part] = _to_items(scaled * rate, share)
         return to_queries.mul_(rate / ctx.tau), to_items, None, None, None, None
+
+
+def _to_items(scaled: Tensor, share: Tensor) -> Tensor:
+    """``share.T @ scaled``, by the product along the rows of ``share``, which is nearly twice as fast."""
+    return torch.mm(scaled.T, share).T.contiguous()
 
 
 def _is_safe(scaled: Tensor, items: Tensor) -> bool:
@@ -215,7 +220,7 @@ class CatalogueBlocks:
             self.scratch = self._buffer("scratch", (rows * width,), items)
             self.half_items = self._buffer("half items", (stride, dim), items, half=True).copy_(self.items)
         self.to_queries = self._buffer("to queries", (n, dim), items)
-        self.to_items = self._buffer("to items", (stride, dim), items).zero_()
+        self.to_items = self._buffer("to items", (dim, stride), items).zero_()  # products along long rows are faster
         return [(start, min(start + rows, n)) for start in range(0, n, max(1, rows))]
 
     def forward(
@@ -289,15 +294,16 @@ class CatalogueBlocks:
             tile = self._tile(stop - start, first, width)
             if self.half:
                 part += torch.mm(tile, self.half_items[first : first + width])
-                self.to_items[first : first + width] += torch.mm(tile.T, scaled)
+                self.to_items[:, first : first + width] += torch.mm(scaled.T, tile)
             else:
                 part.addmm_(tile, self.items[first : first + width])
-                self.to_items[first : first + width].addmm_(tile.T, scaled)
+                self.to_items[:, first : first + width].addmm_(scaled.T, tile)
         part *= (rate / self.tau).unsqueeze(1)
 
     def gradients(self) -> tuple[Tensor, Tensor]:
         """Gradients of the queries (Q, d) and the items (I, d); valid until the next ``begin``."""
-        return self.to_queries, self.to_items[: self.n_items]
+        items = self._buffer("items' gradient", (self.n_items, self.to_items.size(0)), self.to_items)
+        return self.to_queries, items.copy_(self.to_items[:, : self.n_items].T)
 
     def _tile(self, n: int, first: int, width: int) -> Tensor:
         """The exponentials of items from ``first``, (n, width): tiles are consecutive in the buffer."""
