@@ -300,7 +300,7 @@ def _places(lists: Ragged, allowed: Tensor, n_items: int) -> Ragged:
 def _check(state: dict[str, Any], n_users: int, n_items: int) -> None:
     """What a file says must fit the ids and itself: compiled code trusts the lists, and rankings the numbers."""
     given = [name for name in ("queries", "items", "learned") if name in state]
-    if given not in (["queries", "items"], ["learned"], ["queries", "items", "learned"]):
+    if given not in (["queries", "items"], ["learned"]):
         raise ValueError(f"it must have vectors of queries and items, or what was learned, got {given or 'neither'}")
     lists = {name: _checked_lists(state, name, n_users, n_items) for name in ("seen", "taken", "learned")}
     n_learned = _column(state, "n_learned", torch.int64, n_users)
