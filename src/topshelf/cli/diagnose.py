@@ -15,7 +15,7 @@ from topshelf.terminal import as_json as json_text
 from topshelf.terminal import print_table, say
 
 if TYPE_CHECKING:
-    from topshelf.diagnose import Diagnosis
+    from topshelf.diagnose import Diagnosis, RunDiagnosis
 
 
 @expanded
@@ -72,19 +72,20 @@ def diagnose(
         _show(diagnosis, out)
 
 
-def _show(diagnosis: Diagnosis, out: Path) -> None:
+def _show(diagnosis: Diagnosis | RunDiagnosis, out: Path) -> None:
     from topshelf.charts import NO_PLOTS, can_plot
     from topshelf.diagnose import tables
 
-    say(tables.caption(diagnosis))
-    for section in tables.sections(diagnosis):
+    say(diagnosis.caption())
+    for section in diagnosis.sections():
         say(f"\n{section.title}", style="bold")
-        say(section.text)
+        if section.text:
+            say(section.text)
         if section.rows:
             is_number = [cell.lstrip("+-").replace(".", "", 1).isdigit() for cell, *_ in section.rows]
             print_table(section.header, section.rows, left=0 if all(is_number) else 1)
     say("\nAdvice", style="bold")
-    for text in tables.advice_lines(diagnosis):
+    for text in tables.advice_lines(diagnosis.advice):
         say(f"- {text}")
     say("" if can_plot() else f"\n{NO_PLOTS}")
     say(f"page: {out / 'diagnose.html'}")
