@@ -24,9 +24,12 @@ def diagnose(
     target: Annotated[Path | None, argument("RUN|FILE", "Run folder, or TOML file.", tab=completion.runs)] = None,
     losses: Annotated[
         str | None,
-        option("Losses to compare with, names or TOML files; default: softmax,slatk.", tab=completion.several_losses),
+        option(
+            "Losses to compare with, names or TOML files; default: softmax,slatk; other tasks: none.",
+            tab=completion.several_losses,
+        ),
     ] = None,
-    users: Annotated[int, option("Number of users to examine.")] = 1000,
+    users: Annotated[int, option("Number of users, queries or edges to sample.")] = 1000,
     epochs: Annotated[int, option("Epochs to train each loss.")] = 20,
     out: Annotated[Path | None, option("Folder for the page, the plots and the numbers.")] = None,
     allow: Allow = None,  # noqa: ARG001
@@ -34,8 +37,9 @@ def diagnose(
 ) -> None:
     """Show what a loss does on your data, and what to change.
 
-    It trains the loss, and others to compare with, for a few epochs, and reports gradients, thresholds, weights, hits
-    and times.
+    Interactions: it trains the loss, and others to compare with, for a few epochs, and reports gradients, thresholds,
+    weights, hits and times. Ranking, sequences and links: it measures the kept model group by group, beside simple
+    references, and trains only the losses that --losses names.
 
     Examples:
 

@@ -59,7 +59,7 @@ def examine_lists(
             ("queries with nothing to find, %", f"{100 * is_empty.mean():.1f}"),
             ("grades of training documents", _grades(known.grades.cpu().numpy())),
             ("features with one value in train", f"{constant.sum():,} of {len(names):,}"),
-            ("documents outside the range of train", f"{outside.max():.1%} in feature {names[int(outside.argmax())]}"),
+            ("documents outside the range of train", _worst(outside, names)),
         ],
     ).with_advice(
         nothing_to_find(float(is_empty.mean()), config.evaluate.empty),
@@ -135,6 +135,10 @@ def _outside(low: np.ndarray, high: np.ndarray, features: np.ndarray) -> np.ndar
         block = features[start : start + _BLOCK]
         total += ((block < low) | (block > high)).sum(0)
     return total / max(1, len(features))
+
+
+def _worst(outside: np.ndarray, names: tuple[str, ...]) -> str:
+    return f"{outside.max():.1%} in feature {names[int(outside.argmax())]}" if outside.any() else "none"
 
 
 def _grades(grades: np.ndarray) -> str:
