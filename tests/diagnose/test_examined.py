@@ -15,7 +15,7 @@ from topshelf.config import assemble
 from topshelf.diagnose import diagnose
 from topshelf.diagnose.examine import read_log
 from topshelf.diagnose.files import check_folder
-from topshelf.errors import CheckpointError, ConfigError
+from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning
 from topshelf.testing.links import planted_links
 from topshelf.training import fit
 from topshelf.training.folder import RunFolder
@@ -148,6 +148,9 @@ def test_models_without_a_loss_or_positions_have_the_rest(folder, tmp_path, task
     ("line", "message"),
     [
         ("{", "line 1"),
+        ("\0\0", "line 1"),
+        ('{"phase": "train", "epoch": 1, "loss": 0.5}', "each epoch once"),
+        ('{"phase": "train", "epoch": 2, "loss": 0.5}', "each epoch once"),
         ("[]", "line 1"),
         ('{"phase": "train", "epoch": 1}', "loss"),
         ('{"phase": "train", "epoch": 1, "loss": NaN}', "finite"),
@@ -160,13 +163,17 @@ def test_a_damaged_log_is_one_message(folder, tmp_path, line, message):
     with pytest.raises(CheckpointError, match=message):
         diagnose(tmp_path / "run", users=5)
     (tmp_path / "run" / "log.jsonl").unlink()
-    assert diagnose(tmp_path / "run", users=5).epochs == []
+    with pytest.warns(TopshelfWarning, match=r"has no log\.jsonl"):
+        assert diagnose(tmp_path / "run", users=5).epochs == []
 
 
 def test_half_a_line_at_the_end_of_a_log_is_that_of_a_killed_run(folder, tmp_path):
     shutil.copytree(folder / "ranking", tmp_path / "run")
     with (tmp_path / "run" / "log.jsonl").open("a") as log:
         log.write('{"phase": "tr')
+    with pytest.raises(CheckpointError, match="last line is not whole"):
+        read_log(RunFolder(tmp_path / "run"), "ndcg@3")
+    RunFolder(tmp_path / "run").metrics.unlink()
     assert len(read_log(RunFolder(tmp_path / "run"), "ndcg@3")) == 2
 
 

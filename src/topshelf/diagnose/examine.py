@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from topshelf.config import BaseConfig
 from topshelf.data.splits import Through
 from topshelf.diagnose import states
 from topshelf.diagnose.measures import Weights, weights_of
-from topshelf.errors import CheckpointError, ConfigError, TrainingError
+from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning, TrainingError
 from topshelf.training import Fitted, fit, load
 from topshelf.training.build import resolve
 from topshelf.training.examination import Advice, Examination
@@ -147,7 +148,7 @@ class RunPlan:
                 folder = Path(scratch) / "run"
                 fit(self.config, self.dataset, out=folder)
             fitted = load(folder)
-            log = read_log(RunFolder(folder), fitted.task.metric(fitted.config))
+            log = _log_of(RunFolder(folder), fitted)
         config, part, through = fitted.config, *held_out(fitted)
         say(f"examining the {part} part")
         found = fitted.task.examine(fitted.model, config, part, through, n=self.users)
@@ -216,12 +217,15 @@ def held_out(fitted: Fitted) -> tuple[Part, Through]:
     )
 
 
-def read_log(folder: RunFolder, metric: str) -> list[Epoch]:
+def read_log(folder: RunFolder, metric: str, best_epoch: int = 0) -> list[Epoch]:
     """The epochs of the first phase. The log is a file like any other: what it holds is checked."""
-    if not folder.log.exists():
-        return []
-    lines = folder.log.read_bytes().split(b"\n")[:-1]  # a killed run may have half a line at the end
-    found = []
+    try:
+        *lines, rest = folder.log.read_bytes().split(b"\n")
+    except OSError as error:
+        raise _damaged(folder, str(error)) from None
+    if rest and folder.is_finished:  # only a killed run may have half a line at the end
+        raise _damaged(folder, "its last line is not whole")
+    found: list[Epoch] = []
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
@@ -229,10 +233,25 @@ def read_log(folder: RunFolder, metric: str) -> list[Epoch]:
                 valid = record.get(metric)
                 found.append(Epoch(int(record["epoch"]), _finite(record["loss"]), valid and _finite(valid)))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise CheckpointError(
-                f"{folder.log} is damaged in line {number}: {error!r}. Delete it to diagnose without the training curve"
-            ) from None
+            raise _damaged(folder, f"line {number}: {error!r}") from None
+    if [one.epoch for one in found] != list(range(1, len(found) + 1)) or len(found) < best_epoch:
+        raise _damaged(folder, f"it must have each epoch once, up to the best one ({best_epoch}) at least")
     return found
+
+
+def _damaged(folder: RunFolder, why: str) -> CheckpointError:
+    return CheckpointError(f"{folder.log} is damaged: {why}. Delete it to diagnose without the training curve")
+
+
+def _log_of(folder: RunFolder, fitted: Fitted) -> list[Epoch]:
+    """The log of a trained model; a model that was saved from Python has none."""
+    if fitted.model.is_closed_form:
+        return []
+    if not folder.log.exists():
+        text = f"{folder.path} has no {folder.log.name}: the training curve is left out"
+        warnings.warn(text, TopshelfWarning, stacklevel=3)
+        return []
+    return read_log(folder, fitted.task.metric(fitted.config), fitted.best_epoch)
 
 
 def _finite(value: Any) -> float:
