@@ -28,6 +28,7 @@ from topshelf.testing.links import planted_links
 from topshelf.training import StoppedEarly, checkpoint, fit, load, resume
 from topshelf.training import phases as phases_module
 
+SQUARE = "transposed"  # the weights of the GCN are square: sound ones
 TASKS = ("ranking", "sequences", "links")
 KINDS = tuple(f"{task}{state}" for task in TASKS for state in ("", "-begun"))
 SHARE = 10  # one of so many cases is judged by default
@@ -46,6 +47,10 @@ MODELS: dict[str, Any] = {
     "sequences": {"model": {"name": "gru4rec", "dim": 4, "max_length": 4}},
     "links": {"model": {"name": "gcn", "dim": 4}, "evaluate": {"n_negatives": 6}, "train": {"batch_size": 64}},
 }
+
+
+# Another graph, as sound as the first, and all checksums are made anew.
+SOUND = ("edges.train: one row fewer", "negatives.valid: int64", "negatives.test: int64")
 
 
 def source_of(task: str, place: Path) -> Path:
@@ -167,11 +172,12 @@ def cases(kind: str, seed: int = 0, flips: int = 2) -> dict[str, Case]:
     )
     found |= {f"data, sealed: {what}": case for what, case in DATA_CASES[task]().items()}
     if is_begun:
-        return found | checkpoints("training")
+        found |= checkpoints("training")
+        return {what: case for what, case in found.items() if not (task == "links" and what.endswith(SQUARE))}
     found |= model_fields()
     for place in range(12):
         for at, (what, change) in enumerate(WRONG_TENSORS.items()):
-            if (at + place) % 4 == 0:
+            if (at + place) % 4 == 0 and not (task == "links" and what == SQUARE):
                 found[f"model, sealed: tensor {place}: {what}"] = partial(edit_weights, place, change)
     return found
 
@@ -224,8 +230,12 @@ def _sequence_data() -> dict[str, Case]:
             edits[f"events have {what}"] = change
     for name in ("indptr", "indices", "train_end", "valid_end", "left_out", "notes", "exclude_seen", "targets"):
         edits |= _odd(name)
-    for name in ("timestamp", "train_end", "valid_end", "left_out"):
+    for name in ("timestamp", "train_end", "valid_end"):
         edits |= _tensors(name)
+    flags = _tensors("left_out")
+    edits |= {
+        what: change for what, change in flags.items() if not what.endswith(("NaN", "place"))
+    }  # flags are neither
     edits |= {
         "train ends after the events": lambda state: state["train_end"].add_(100),
         "train ends before they begin": lambda state: state["train_end"].fill_(-1),
@@ -253,7 +263,8 @@ def _link_data() -> dict[str, Case]:
             edits |= _odd(group, part) | _tensors(group, part)
     for name in ("n_nodes", "is_directed", "notes", "edges", "negatives", "features"):
         edits |= _odd(name)
-    del edits["edges.train: one row fewer"]  # a sound graph, and all checksums are made anew
+    for sound in SOUND:
+        del edits[sound]
     edits |= {
         "a self-loop": lambda state: state["edges"]["train"].__setitem__((0, 1), int(state["edges"]["train"][0, 0])),
         "an edge twice": lambda state: state["edges"]["train"].__setitem__(0, state["edges"]["train"][1].clone()),

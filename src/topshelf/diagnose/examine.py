@@ -251,7 +251,11 @@ def _log_of(folder: RunFolder, fitted: Fitted) -> list[Epoch]:
         text = f"{folder.path} has no {folder.log.name}: the training curve is left out"
         warnings.warn(text, TopshelfWarning, stacklevel=3)
         return []
-    return read_log(folder, fitted.task.metric(fitted.config), fitted.best_epoch)
+    found, train = read_log(folder, fitted.task.metric(fitted.config), fitted.best_epoch), fitted.config.train
+    has_stopped = 0 < train.patience <= (len(found) - fitted.best_epoch) // train.validate_every
+    if folder.is_finished and not (has_stopped or len(found) == train.epochs):
+        raise _damaged(folder, f"it ends with epoch {len(found)}, before the run did")
+    return found
 
 
 def _finite(value: Any) -> float:

@@ -75,7 +75,10 @@ class LinksTask(Task):
             ids = pl.read_parquet(nodes, glob=False)["id"]
             if ids.dtype not in (pl.Int64, pl.String):
                 raise DataError(f"ids must be whole numbers or text, got {ids.dtype}")
-            return from_state(state, IdMap(ids))
+            data = from_state(state, IdMap(ids))
+            if not len(data.edges["train"]):
+                raise DataError("there must be train edges, got none")
+            return data
         except (OSError, DataError, pl.exceptions.PolarsError) as error:
             raise CheckpointError(f"{folder.path} is damaged: its data do not fit together: {error}") from None
 
