@@ -15,6 +15,7 @@ import polars as pl
 import torch
 
 from documents import svmlight, table
+from faults.artifacts import sealed_artifact
 from faults.crafting import checkpoints, damage, edit_weights, id_tables, model_fields, texts
 from faults.edits import WRONG_TENSORS, Case, list_edits, seal
 from faults.judging import TRACEBACK, StopAfter, copied, judge, judge_each, look
@@ -174,7 +175,7 @@ def cases(kind: str, seed: int = 0, flips: int = 2) -> dict[str, Case]:
     if is_begun:
         found |= checkpoints("training")
         return {what: case for what, case in found.items() if not (task == "links" and what.endswith(SQUARE))}
-    found |= model_fields()
+    found |= model_fields() | (_artifact() if task == "sequences" else {})
     for place in range(12):
         for at, (what, change) in enumerate(WRONG_TENSORS.items()):
             if (at + place) % 4 == 0 and not (task == "links" and what == SQUARE):
@@ -244,6 +245,21 @@ def _sequence_data() -> dict[str, Case]:
         "no test": lambda state: state.update(valid_end=state["indptr"].diff()),
     }
     return {what: partial(_edit_data, DATA["sequences"], change) for what, change in edits.items()}
+
+
+def _artifact() -> dict[str, Case]:
+    """What answers of sequences: vectors, the items of each user as a set, and the events in order."""
+    edits: dict[str, Callable[[dict[str, Any]], Any]] = {}
+    sets = ("a list unsorted", "all items repeated")  # events may be so, and are then others
+    for what, change in list_edits(N_ITEMS).items():
+        for name in ("seen", "events"):
+            if name == "seen" or what not in sets:
+                edits[f"{name}: {what}"] = lambda state, n=name, f=change: f(state[n])
+    for name in ("queries", "items", "n_learned", "counts"):
+        edits |= _tensors(name) | _odd(name)
+    for name in ("seen", "events"):
+        edits |= _odd(name)
+    return {f"artifact, sealed: {what}": partial(sealed_artifact, change) for what, change in edits.items()}
 
 
 def _link_data() -> dict[str, Case]:
