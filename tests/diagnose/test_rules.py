@@ -61,7 +61,6 @@ def diagnosis(**changes) -> RunDiagnosis:
         "n_items": 100,
         "loss_settings": {"tau": 0.1, "tau_weight": 1.0, "k": 5},
         "best_epoch": 4,
-        "patience": 5,
         "epochs": RISING,
         "examination": examination(),
     }

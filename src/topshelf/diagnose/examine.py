@@ -62,7 +62,6 @@ class RunDiagnosis:
     n_items: int | None
     loss_settings: dict[str, Any]
     best_epoch: int
-    patience: int
     epochs: list[Epoch]
     examination: Examination
     compared: list[Compared] = field(default_factory=list)
@@ -163,7 +162,6 @@ class RunPlan:
             n_items=fitted.task.n_items,
             loss_settings=dict(config.loss.settings),
             best_epoch=fitted.best_epoch,
-            patience=config.train.patience,
             epochs=log,
             examination=found,
             compared=compared,
