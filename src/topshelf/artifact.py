@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf import registry
-from topshelf.config import CatalogueConfig, class_names, of_task
+from topshelf.config import CatalogueConfig, SequenceConfig, class_names, of_task
 from topshelf.data import IdMap, Split, through_refit
 from topshelf.data.ids import UNKNOWN
 from topshelf.errors import CheckpointError, DataError, at_least, whole
@@ -92,7 +92,7 @@ class Artifact:
         folder.load_metrics(folder.artifact)  # which has its checksum
         users, items, titles = folder.load_ids()
         try:
-            _check(state, len(users), len(items))
+            _check(state, len(users), len(items), asks_events=isinstance(config, SequenceConfig))
         except (ValueError, DataError) as error:
             raise CheckpointError(f"{folder.artifact} is damaged, or does not fit its folder: {error}") from None
 
@@ -297,7 +297,7 @@ def _places(lists: Ragged, allowed: Tensor, n_items: int) -> Ragged:
     return Ragged(F.pad(is_there.cumsum(0), (1, 0))[lists.indptr], places[is_there])
 
 
-def _check(state: dict[str, Any], n_users: int, n_items: int) -> None:
+def _check(state: dict[str, Any], n_users: int, n_items: int, *, asks_events: bool) -> None:
     """What a file says must fit the ids and itself: compiled code trusts the lists, and rankings the numbers."""
     given = [name for name in ("queries", "items", "learned") if name in state]
     if given not in (["queries", "items"], ["learned"]):
@@ -314,7 +314,8 @@ def _check(state: dict[str, Any], n_users: int, n_items: int) -> None:
     total, learned_total = float(counts.sum(dtype=torch.float64)), int(n_learned.sum())
     if not bool((counts >= 0).all()) or not abs(total - learned_total) <= _ROUNDING * learned_total:
         raise ValueError(f"counts must be {learned_total} in all, as n_learned says, got {total:g}")
-    _checked_lists(state, "events", n_users, n_items, unique=False)
+    if (_checked_lists(state, "events", n_users, n_items, unique=False) is not None) != asks_events:
+        raise ValueError("it must have what users did, in order, for a run of sequences, and for no other")
     if "queries" in state:
         _check_vectors(state["queries"], state["items"], n_users, n_items)
     if learned is None:

@@ -62,7 +62,7 @@ def healthy():
 
 def test_a_healthy_run_gets_no_advice(healthy):
     assert healthy.advice == []
-    assert advice_lines(healthy) == [HEALTHY]
+    assert advice_lines(healthy.advice) == [HEALTHY]
 
 
 @pytest.mark.parametrize(

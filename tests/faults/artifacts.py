@@ -56,6 +56,11 @@ def _sealed(change: Case, folder: Path) -> None:
     seal(folder)
 
 
+def sealed_artifact(change: Change, folder: Path) -> None:
+    """Another content, and all checksums made anew."""
+    _sealed(partial(_edit, change), folder)
+
+
 def _others(kind: str) -> dict[str, Change]:
     """Artifacts as sound as the run's own: those of the same run, with another model, other data or other settings."""
     found: dict[str, Change] = {
@@ -108,6 +113,7 @@ def _parts(kind: str) -> dict[str, Change]:
         "more counts than learned": lambda state: state["counts"].add_(1),
         "one more is learned": lambda state: state["n_learned"].add_(1),
         "fewer than none are learned": lambda state: state["n_learned"].neg_(),
+        "events of a sequence": lambda state: state.update(events=dict(state["seen"])),
         "a part more": lambda state: state.update(more=torch.zeros(3)),
     }
     if kind in TABLES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,9 @@ SHARE = 6  # one of so many cases is judged by default
 
 def cases(kind: str, seed: int = 0, flips: int = 2) -> dict[str, Case]:
     """Every case for a kind of run, by name; another seed gives other damage."""
-    found = _damage(seed, flips) | _texts() | _data(seed) | classes.cases()
+    found = damage(FILES, seed, flips) | texts() | _data(seed) | classes.cases()
     if kind in UNFINISHED:
-        found |= _checkpoints(kind) if kind in ("training", "refitting") else {}
+        found |= checkpoints(kind) if kind in ("training", "refitting") else {}
     if not kind.endswith("-begun"):
         found |= _models(kind)
     if kind in FINISHED:
@@ -48,9 +48,10 @@ def some(kind: str) -> list[str]:
 # Damage: the checksums no longer match, or the file is no longer what it was.
 
 
-def _damage(seed: int, flips: int) -> dict[str, Case]:
+def damage(names: Iterable[str], seed: int, flips: int) -> dict[str, Case]:
+    """Damage of each of the files."""
     found: dict[str, Case] = {}
-    for name in FILES:
+    for name in names:
         for number in range(flips):
             found[f"{name}: a byte flipped, {seed}.{number}"] = partial(_flip, name, f"{seed}.{number}")
         for share in (0.0, 0.5, 0.999):
@@ -93,7 +94,7 @@ def _make_folder(name: str, folder: Path) -> None:
 # JSON and TOML of other kinds.
 
 
-def _texts() -> dict[str, Case]:
+def texts() -> dict[str, Case]:
     found: dict[str, Case] = {}
     odd = {"null": "null", "a number": "7", "a list": "[1, 2]", "text": '"run"', "an empty object": "{}",
            "nested lists": "[" * DEEP + "]" * DEEP, "nested objects": '{"a":' * DEEP + "1" + "}" * DEEP,
@@ -235,6 +236,12 @@ def _data(seed: int) -> dict[str, Case]:
             _edit_data, lambda state, part=part, change=change: change(state[part]["events"])
         )
     found["data, sealed: events are text"] = partial(_edit_data, lambda state: state["train"].update(events="x"))
+    return found | id_tables(("users.parquet", "items.parquet"), seed)
+
+
+def id_tables(names: Iterable[str], seed: int) -> dict[str, Case]:
+    """Tables of ids that are none, with valid checksums."""
+    found: dict[str, Case] = {}
     tables: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
         "no id": lambda table: table.rename({"id": "name"}), "no column": lambda table: table.select([]),
         "equal ids": lambda table: table.with_columns(id=pl.lit(1)), "one id twice": lambda table: table.with_columns(
@@ -248,7 +255,7 @@ def _data(seed: int) -> dict[str, Case]:
             [table, table.head(1).with_columns(id=pl.col("id").cast(pl.Int64) + 10**6)]),
         "no rows": lambda table: table.clear(),
     }  # fmt: skip
-    for name in ("users.parquet", "items.parquet"):
+    for name in names:
         for what, change in tables.items():
             found[f"{name}, sealed: {what}"] = partial(_edit_table, name, change)
         for number in range(3):
@@ -279,12 +286,18 @@ def _models(kind: str) -> dict[str, Case]:
         for what, change in WRONG_TENSORS.items():
             if (kind, what) == ("ease", "transposed"):
                 continue  # square: another model, as sound as the first, and all checksums are made anew
-            found[f"model, sealed: tensor {place}: {what}"] = partial(_edit_weights, place, change)
+            found[f"model, sealed: tensor {place}: {what}"] = partial(edit_weights, place, change)
     if kind in ("slim", "itemknn", "rp3beta"):
         for what, change in list_edits().items():
             found[f"model, sealed: weights: {what}"] = partial(
                 _edit_model, lambda state, f=change: _on_weights(f, state)
             )
+    return found | model_fields()
+
+
+def model_fields() -> dict[str, Case]:
+    """Numbers beside the weights that are none."""
+    found: dict[str, Case] = {}
     for field, values in {
         "best_epoch": (None, -1, 1.5, "1", True, [1]), "seconds": (None, "1", float("nan"), -1.0, {}),
         "valid_score": ("1", [], float("nan"), float("inf")), "measured": (5, [], {}, {"mean": {}}, "x"),
@@ -315,7 +328,7 @@ def _turned_measures(state: dict[str, Any]) -> None:
         state["measured"] = {"cutoffs": [5], "mean": {}, "interval": {}, "extras": {}}
 
 
-def _edit_weights(place: int, change: Callable[[torch.Tensor], Any], folder: Path) -> None:
+def edit_weights(place: int, change: Callable[[torch.Tensor], Any], folder: Path) -> None:
     def edit(state: dict[str, Any]) -> None:
         names = list(state["model"])
         name = names[place % len(names)]
@@ -359,7 +372,7 @@ TENSORS = (
 )  # fmt: skip
 
 
-def _checkpoints(kind: str) -> dict[str, Case]:
+def checkpoints(kind: str) -> dict[str, Case]:
     found: dict[str, Case] = {}
     paths = (*PATHS, *REFIT_PATHS) if kind == "refitting" else PATHS
     for path in paths:

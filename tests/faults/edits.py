@@ -19,7 +19,7 @@ def seal(folder: Path) -> None:
     """Make every checksum right again, of the data in run.json, of the model and the artifact in metrics.json."""
     run = RunFolder(folder)
     content = files.read_sealed(run.identity_file)
-    content["sha256"] = {path.name: files.digest(path) for path in (run.interactions, run.users, run.items)}
+    content["sha256"] = {name: files.digest(folder / name) for name in content["sha256"]}
     files.write_sealed(run.identity_file, content)
     if run.metrics.exists():
         sums = {f"{path.stem}_sha256": files.digest(path) for path in (run.model, run.artifact) if path.is_file()}

@@ -32,7 +32,7 @@ UNFINISHED = ("training", "refitting", "ease-begun", "slim-begun", "itemknn-begu
 FINISHED = ("mf", "all", "ease", "slim", "itemknn", "rp3beta", "blend")
 
 
-class _StopAfter:
+class StopAfter:
     def __init__(self, steps: int) -> None:
         self.left = steps
 
@@ -60,10 +60,10 @@ def build(place: str) -> None:
 
 
 def _stopped(out: Path, steps: tuple[int, ...], data: Any) -> None:
-    turns = iter([_StopAfter(some) for some in steps])
+    turns = iter([StopAfter(some) for some in steps])
 
     class Stop:
-        def __enter__(self) -> _StopAfter:
+        def __enter__(self) -> StopAfter:
             return next(turns)
 
         def __exit__(self, *_: object) -> None:
@@ -133,13 +133,13 @@ def _shown(fitted: Any, folder: Path) -> Any:
 ACTIONS = {"served": served, "listed": listed, "resumed": resumed}
 
 
-def judge(folder: Path, expected: dict[str, Seen]) -> tuple[str, str]:
+def judge(folder: Path, expected: dict[str, Seen], actions: dict[str, Any] = ACTIONS) -> tuple[str, str]:
     """The worst of what each action gives, and what there is to tell of it."""
     found, details = SAME, ""
     for name in expected:
         if name == "resumed" and RunFolder(folder).is_finished:
             continue  # it is loaded, as by served
-        seen = look(lambda name=name: ACTIONS[name](folder))
+        seen = look(lambda name=name: actions[name](folder))
         outcome = _compared(seen, expected[name])
         if _WORST_LAST.index(outcome) > _WORST_LAST.index(found):
             found, details = outcome, f"{name}: {seen.result}"
@@ -157,32 +157,44 @@ def judge_cases(place: str, kind: str, names: list[str], progress: str, seed: in
     from faults.crafting import cases
 
     pristine, work = Path(place) / kind, Path(progress).parent / "work"
-    expected = {name: look(lambda action=action: action(_copy(pristine, work)))
+    expected = {name: look(lambda action=action: action(copied(pristine, work)))
                 for name, action in ACTIONS.items() if name != "listed" or kind in FINISHED}  # fmt: skip
     assert TRACEBACK not in {seen.outcome for seen in expected.values()}, expected
-    known, before = cases(kind, seed, flips), tree(pristine)
+    judge_each(cases(kind, seed, flips), names, pristine, Path(progress), lambda folder: judge(folder, expected))
+
+
+def judge_each(known: dict[str, Any], names: list[str], pristine: Path, progress: Path, judge_one: Any) -> None:
+    """Damage copies of a run, and write down what each gives."""
+    work, before = progress.parent / "work", tree(pristine)
     for name in names:
-        known[name](_copy(pristine, work))
+        known[name](copied(pristine, work))
         # A case that does not apply to this kind of run, such as an edit of a setting that it does not have.
-        outcome = (UNTOUCHED, "") if tree(work) == before else judge(work, expected)
-        with Path(progress).open("a") as file:
+        outcome = (UNTOUCHED, "") if tree(work) == before else judge_one(work)
+        with progress.open("a") as file:
             file.write(json.dumps([name, *outcome]) + "\n")
 
 
-def _copy(source: Path, target: Path) -> Path:
+def copied(source: Path, target: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     return target
 
 
 def judged(
-    driver: Any, place: Path, kind: str, names: list[str], scratch: Path, seed: int = 0, flips: int = 2
+    driver: Any,
+    place: Path,
+    kind: str,
+    names: list[str],
+    scratch: Path,
+    seed: int = 0,
+    flips: int = 2,
+    action: str = "faults.judging:judge_cases",
 ) -> dict[str, Any]:
     """Outcomes of cases of a kind, in forked processes: when one dies, the case that killed it is known."""
     progress, done = scratch / f"{kind}-{seed}.jsonl", {}
     while len(done) < len(names):
         left = [name for name in names if name not in done]
-        ended = driver.call("faults.judging:judge_cases", str(place), kind, left, str(progress), seed, flips)
+        ended = driver.call(action, str(place), kind, left, str(progress), seed, flips)
         lines = progress.read_text().splitlines() if progress.exists() else []
         done.update({name: (outcome, details) for name, outcome, details in map(json.loads, lines)})
         left = [name for name in names if name not in done]

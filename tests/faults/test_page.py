@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from faults import test_crafted, test_disks, test_hostile_inputs, test_kills, test_studies
+from faults import test_crafted, test_disks, test_hostile_inputs, test_kills, test_studies, test_tasks
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 
@@ -18,6 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
         ("pytest tests/faults/test_kills.py", test_kills.N_KILLS),
         ("pytest tests/faults/test_disks.py", test_disks.N_FAULTS),
         ("pytest tests/faults/test_crafted.py", test_crafted.N_CRAFTED),
+        ("pytest tests/faults/test_tasks.py", test_tasks.N_CRAFTED),
         ("pytest tests/faults/test_hostile_inputs.py", test_hostile_inputs.CASES),
         ("pytest tests/faults/test_studies.py", len(test_studies.cases())),
     ],

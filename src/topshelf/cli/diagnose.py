@@ -15,7 +15,7 @@ from topshelf.terminal import as_json as json_text
 from topshelf.terminal import print_table, say
 
 if TYPE_CHECKING:
-    from topshelf.diagnose import Diagnosis
+    from topshelf.diagnose import Diagnosis, RunDiagnosis
 
 
 @expanded
@@ -24,9 +24,12 @@ def diagnose(
     target: Annotated[Path | None, argument("RUN|FILE", "Run folder, or TOML file.", tab=completion.runs)] = None,
     losses: Annotated[
         str | None,
-        option("Losses to compare with, names or TOML files; default: softmax,slatk.", tab=completion.several_losses),
+        option(
+            "Losses to compare with, names or TOML files; default: softmax,slatk; other tasks: none.",
+            tab=completion.several_losses,
+        ),
     ] = None,
-    users: Annotated[int, option("Number of users to examine.")] = 1000,
+    users: Annotated[int, option("Number of users, queries or edges to sample.")] = 1000,
     epochs: Annotated[int, option("Epochs to train each loss.")] = 20,
     out: Annotated[Path | None, option("Folder for the page, the plots and the numbers.")] = None,
     allow: Allow = None,  # noqa: ARG001
@@ -34,8 +37,9 @@ def diagnose(
 ) -> None:
     """Show what a loss does on your data, and what to change.
 
-    It trains the loss, and others to compare with, for a few epochs, and reports gradients, thresholds, weights, hits
-    and times.
+    Interactions: it trains the loss, and others to compare with, for a few epochs, and reports gradients, thresholds,
+    weights, hits and times. Ranking, sequences and links: it measures the kept model group by group, beside simple
+    references, and trains only the losses that --losses names.
 
     Examples:
 
@@ -72,19 +76,20 @@ def diagnose(
         _show(diagnosis, out)
 
 
-def _show(diagnosis: Diagnosis, out: Path) -> None:
+def _show(diagnosis: Diagnosis | RunDiagnosis, out: Path) -> None:
     from topshelf.charts import NO_PLOTS, can_plot
     from topshelf.diagnose import tables
 
-    say(tables.caption(diagnosis))
-    for section in tables.sections(diagnosis):
+    say(diagnosis.caption())
+    for section in diagnosis.sections():
         say(f"\n{section.title}", style="bold")
-        say(section.text)
+        if section.text:
+            say(section.text)
         if section.rows:
             is_number = [cell.lstrip("+-").replace(".", "", 1).isdigit() for cell, *_ in section.rows]
             print_table(section.header, section.rows, left=0 if all(is_number) else 1)
     say("\nAdvice", style="bold")
-    for text in tables.advice_lines(diagnosis):
+    for text in tables.advice_lines(diagnosis.advice):
         say(f"- {text}")
     say("" if can_plot() else f"\n{NO_PLOTS}")
     say(f"page: {out / 'diagnose.html'}")

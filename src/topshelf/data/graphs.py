@@ -12,6 +12,7 @@ from scipy import sparse
 from torch import Tensor
 
 from topshelf.data.ids import IdMap
+from topshelf.data.memory import available
 from topshelf.errors import ConfigError, DataError
 from topshelf.graphs import Features, LinkGraph, SparseProduct
 from topshelf.ragged import Ragged
@@ -243,5 +244,7 @@ def _features_of(state: Mapping[str, Any] | None, n_nodes: int) -> Table | None:
         return None
     if "dense" in state:
         return _array(state["dense"])
-    columns = tuple(_array(state[name]) for name in ("data", "indices", "indptr"))
-    return sparse.csr_array(columns, shape=(n_nodes, int(state["n_columns"])))
+    columns, n_columns = tuple(_array(state[name]) for name in ("data", "indices", "indptr")), state["n_columns"]
+    if type(n_columns) is not int or n_columns < 1 or 4 * n_columns > available():  # a model has a weight per column
+        raise DataError(f"n_columns must be a whole number from 1 on that fits into memory, got {n_columns!r}")
+    return sparse.csr_array(columns, shape=(n_nodes, n_columns))

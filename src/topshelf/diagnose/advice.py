@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from topshelf.diagnose.measures import ESTIMATES
+from topshelf.diagnose.measures import ESTIMATES, Weights
+from topshelf.training.examination import Advice
 
 if TYPE_CHECKING:
     from topshelf.diagnose.run import Diagnosis
+
+__all__ = ["Advice", "advise"]
 
 SATURATED = 0.5  # share of weights under 0.05 or over 0.95
 FLAT = 0.02  # range of the weights between the 5th and 95th percentile
@@ -24,17 +26,11 @@ PUSHED = 0.35  # of the cosine: how far the mean threshold may lie under the sof
 _EDGE = math.log(19)  # a sigmoid is 0.95 there
 
 
-@dataclass(frozen=True)
-class Advice:
-    """One thing to change."""
+class Weighted(Protocol):
+    """A diagnosis of a loss that may have weights."""
 
-    topic: str
-    seen: str
-    rule: str
-    do: str
-
-    def sentences(self) -> str:
-        return f"{self.seen} {self.rule} {self.do}"
+    @property
+    def weights(self) -> Weights | None: ...
 
 
 def advise(diagnosis: Diagnosis) -> list[Advice]:
@@ -52,7 +48,7 @@ def advise(diagnosis: Diagnosis) -> list[Advice]:
     return [advice for rule in rules if (advice := rule(diagnosis)) is not None]
 
 
-def saturated_weights(diagnosis: Diagnosis) -> Advice | None:
+def saturated_weights(diagnosis: Weighted) -> Advice | None:
     weights = diagnosis.weights
     if weights is None or weights.low + weights.high <= SATURATED:
         return None
@@ -66,7 +62,7 @@ def saturated_weights(diagnosis: Diagnosis) -> Advice | None:
     )
 
 
-def flat_weights(diagnosis: Diagnosis) -> Advice | None:
+def flat_weights(diagnosis: Weighted) -> Advice | None:
     weights = diagnosis.weights
     if weights is None or weights.range >= FLAT:
         return None

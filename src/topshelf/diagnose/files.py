@@ -9,6 +9,7 @@ from pathlib import Path
 
 from topshelf import charts, files
 from topshelf.diagnose import tables
+from topshelf.diagnose.examine import RunDiagnosis
 from topshelf.diagnose.run import Diagnosis
 from topshelf.errors import CheckpointError, ConfigError
 from topshelf.report import Page
@@ -24,11 +25,14 @@ PLOTS = (
     "lambda-weights",
     "time",
     "weights",
+    "references",
+    "groups",
+    "training",
 )
 _ENDINGS = ("png", "svg")
 
 
-def write(diagnosis: Diagnosis, out: str | Path) -> list[Path]:
+def write(diagnosis: Diagnosis | RunDiagnosis, out: str | Path) -> list[Path]:
     """Write diagnose.html, diagnose.json and the plots into ``out``; without matplotlib, no plots.
 
     The folder appears whole; an earlier diagnosis there is replaced.
@@ -37,9 +41,7 @@ def write(diagnosis: Diagnosis, out: str | Path) -> list[Path]:
     content = {"diagnose.json": (json.dumps(diagnosis.to_json(), indent=1) + "\n").encode()}
     drawings: dict[str, bytes] = {}
     if charts.can_plot():
-        from topshelf.diagnose import plots  # needs matplotlib
-
-        for name, figure in plots.draw(diagnosis).items():
+        for name, figure in diagnosis.draw().items():
             content |= {f"{name}.{ending}": charts.render(figure, ending) for ending in _ENDINGS}
             drawings[name] = content[f"{name}.svg"]
     content["diagnose.html"] = page(diagnosis, drawings).html().encode()
@@ -75,18 +77,19 @@ def _is_ours(folder: Path) -> bool:
         return False
 
 
-def page(diagnosis: Diagnosis, drawings: Mapping[str, bytes]) -> Page:
+def page(diagnosis: Diagnosis | RunDiagnosis, drawings: Mapping[str, bytes]) -> Page:
     """The page, with plots given as SVG."""
-    result = Page(f"What {diagnosis.label} does on {diagnosis.data}")
-    result.paragraph(tables.caption(diagnosis))
+    result = Page(diagnosis.title)
+    result.paragraph(diagnosis.caption())
     if not drawings:
         result.paragraph(charts.NO_PLOTS, note=True)
     result.heading("Advice")
-    for line in tables.advice_lines(diagnosis):
+    for line in tables.advice_lines(diagnosis.advice):
         result.paragraph(line)
-    for section in tables.sections(diagnosis):
+    for section in diagnosis.sections():
         result.heading(section.title)
-        result.paragraph(section.text)
+        if section.text:
+            result.paragraph(section.text)
         if section.rows:
             result.table(section.header, section.rows)
         for name in section.plots:

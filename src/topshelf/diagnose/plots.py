@@ -13,6 +13,7 @@ from scipy.stats import gaussian_kde
 
 from topshelf import charts
 from topshelf.charts import BLUE, COLOURS, DASHES, RED
+from topshelf.diagnose.advice import Weighted
 from topshelf.diagnose.gradients import Concentration
 from topshelf.diagnose.measures import HIGH, LOW, SMALL_LAMBDA, Estimate, lambda_table
 from topshelf.diagnose.run import Diagnosis
@@ -135,7 +136,7 @@ def _density(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
     return np.asarray(gaussian_kde(sample)(grid))
 
 
-def weight_histogram(diagnosis: Diagnosis) -> Figure:
+def weight_histogram(diagnosis: Weighted) -> Figure:
     assert diagnosis.weights is not None
     weights = diagnosis.weights
     figure, (axes,) = charts.figure(7, 4)

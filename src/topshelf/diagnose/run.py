@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from topshelf.config import BaseConfig, RunConfig, assemble, of_task
+from topshelf.config import BaseConfig, RunConfig, assemble
 from topshelf.data import Dataset, through_refit
 from topshelf.diagnose import measures, states
 from topshelf.diagnose.advice import Advice, advise
+from topshelf.diagnose.examine import RunDiagnosis, RunPlan, plan_run
 from topshelf.diagnose.gradients import Gradients, gradients, has_unit_rows
 from topshelf.diagnose.measures import Bound, Estimate, Scores, Weights
 from topshelf.diagnose.sample import Sample
@@ -24,7 +25,13 @@ from topshelf.queries import Context
 from topshelf.training import load, load_dataset
 from topshelf.training.batches import stream
 from topshelf.training.build import DRAWN, build_objective, model_class, resolve
+from topshelf.training.folder import RunFolder
 from topshelf.training.tasks import task_class
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from topshelf.diagnose.tables import Section
 
 _SAMPLE, _DRAWS = 11, 12  # branches of the seed's random streams, beside the trainer's
 EPOCHS, USERS = 20, 1000
@@ -68,6 +75,25 @@ class Diagnosis:
     @property
     def advice(self) -> list[Advice]:
         return advise(self)
+
+    @property
+    def title(self) -> str:
+        return f"What {self.label} does on {self.data}"
+
+    def caption(self) -> str:
+        from topshelf.diagnose import tables
+
+        return tables.caption(self)
+
+    def sections(self) -> list[Section]:
+        from topshelf.diagnose import tables
+
+        return tables.sections(self)
+
+    def draw(self) -> dict[str, Figure]:
+        from topshelf.diagnose import plots  # needs matplotlib
+
+        return plots.draw(self)
 
     def to_json(self) -> dict[str, Any]:
         return {name: _plain(value) for name, value in {**vars(self), "advice": self.advice}.items()}
@@ -211,9 +237,12 @@ def diagnose(
     users: int = USERS,
     epochs: int = EPOCHS,
     seed: int | None = None,
-    dataset: Dataset | None = None,
-) -> Diagnosis:
+    dataset: Any = None,
+) -> Diagnosis | RunDiagnosis:
     """Measure the loss of a run folder, a TOML file or a config, and compare it with other losses.
+
+    Runs of documents, next items and links are examined as they were kept, group by group; see docs/diagnose.md. The
+    rest is said of interactions.
 
     Every loss of ``losses`` (names, or TOML files with their own settings; default: the run's, softmax and SL@K) is
     trained for ``epochs`` from the same initial values. Gradients, the bound over epochs, the loss's own thresholds and
@@ -230,12 +259,32 @@ def plan(
     users: int = USERS,
     epochs: int = EPOCHS,
     seed: int | None = None,
-    dataset: Dataset | None = None,
-) -> Plan:
+    dataset: Any = None,
+) -> Plan | RunPlan:
     """The plan of :func:`diagnose`, with the same arguments."""
     at_least("users", users, 1)
     at_least("epochs", epochs, 1)
-    name, config, kept, dataset = _opened(target, dataset)
+    name, config, folder = _opened(target)
+    if not isinstance(config, RunConfig):  # its task examines it
+        options = {"users": users, "epochs": epochs, "seed": seed, "dataset": dataset}
+        return plan_run(name, config, folder, losses, options)
+    kept = None
+    if folder is not None:
+        fitted = load(folder)
+        kept, dataset = fitted.model, fitted.dataset
+    return _plan(name, config, kept, losses, users, epochs, seed, dataset)
+
+
+def _plan(
+    name: str,
+    config: RunConfig,
+    kept: Model | None,
+    losses: Sequence[str] | None,
+    users: int,
+    epochs: int,
+    seed: int | None,
+    dataset: Dataset | None,
+) -> Plan:
     if model_class(config).is_closed_form:
         raise ConfigError(f"{config.model.name} is fitted in closed form: it has no loss to diagnose")
     if seed is not None:
@@ -256,20 +305,18 @@ def plan(
     return Plan(name, dataset, kept, shortened, context, sample, epochs)
 
 
-def _opened(
-    target: str | Path | BaseConfig, dataset: Dataset | None
-) -> tuple[str, RunConfig, Model | None, Dataset | None]:
+def _opened(target: str | Path | BaseConfig) -> tuple[str, BaseConfig, Path | None]:
+    """The name and the config of a target, and the folder of a run."""
     if isinstance(target, BaseConfig):
-        return f"{target.loss.name} on {target.data.source}", of_task(target, RunConfig, "diagnose"), None, dataset
+        return f"{target.loss.name} on {target.data.source}", target, None
     path = Path(target)
     if path.suffix == ".toml" and not path.is_dir():
-        return str(target), of_task(assemble(file=path), RunConfig, "diagnose"), None, dataset
+        return str(target), assemble(file=path), None
     if not path.exists():
         raise ConfigError(f"{target} is neither a run folder (topshelf train --out makes one) nor a TOML file")
     if not (path / "config.toml").is_file():
         raise ConfigError(f"{target} is not a run folder: it has no config.toml")
-    fitted = load(path)
-    return str(target), of_task(fitted.config, RunConfig, "diagnose"), fitted.model, fitted.dataset
+    return str(target), RunFolder.open(path).load_config(), path
 
 
 def _gradients(state: State, sample: Sample, epochs: str) -> Gradients:

@@ -6,22 +6,22 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from topshelf.config import RunConfig, make_config, merged, of_task, preset, read_config
+from topshelf.config import BaseConfig, RunConfig, make_config, merged, of_task, preset, read_config
 from topshelf.diagnose.measures import Bound, bound
 from topshelf.diagnose.sample import Sample
 from topshelf.errors import ConfigError
-from topshelf.losses import LOSSES, Loss
+from topshelf.losses import Loss
 from topshelf.models import Model
 from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.registry import lookup
 from topshelf.training.batches import Batches, stream
-from topshelf.training.build import build_model, build_trainer, resolve
+from topshelf.training.build import REGISTRIES, build_model, build_trainer, resolve
 from topshelf.training.objective import Objective
 from topshelf.training.trainer import Trainer, Watcher
 
@@ -29,6 +29,7 @@ _TIMED_POSITIVES = 4096  # of the step that is timed
 _ROUNDS = 5
 
 Vectors = tuple[Tensor, Tensor]
+C = TypeVar("C", bound=BaseConfig)
 
 
 @dataclass
@@ -71,31 +72,33 @@ class Timing:
     negatives: str
 
 
-def entry(text: str, base: RunConfig) -> tuple[str, RunConfig]:
+def entry(text: str, base: C) -> tuple[str, C]:
     """A label and the config of a loss to compare: its name, ``package.module:Class``, or a TOML file.
 
     By name a loss gets the settings shipped for it on this data, else its general ones; data, K, seed and the model's
     size are those of ``base``. The loss of ``base`` itself keeps its settings.
     """
-    common: dict[str, Any] = {"seed": base.seed, "k": base.k, "data": base.data.model_dump()}
+    common: dict[str, Any] = {"task": base.task, "seed": base.seed, "k": base.k, "data": base.data.model_dump()}
+    common["evaluate"] = base.evaluate.model_dump()
     # The loss decides the score: cosine for some, dot products for others.
     model = {key: value for key, value in base.model.settings.items() if key != "score"}
     common["model"] = {"name": base.model.name, **model}
     if text.endswith(".toml"):
-        return Path(text).stem, _resolved(merged(read_config(text), common))
+        return Path(text).stem, _resolved(merged(read_config(text), common), base)
     label = text.rpartition(":")[2]
     if text == base.loss.name:
         return label, base
-    lookup("--losses", text, LOSSES, Loss)
-    shipped = preset(base.data.source, base.model.name, text)
-    return label, _resolved(merged(shipped, {**common, "loss": {"name": text}}))
+    kinds = REGISTRIES[base.task]
+    lookup("--losses", text, kinds.losses, kinds.loss_base)
+    shipped = preset(base.data.source, base.model.name, text, base.task)
+    return label, _resolved(merged(shipped, {**common, "loss": {"name": text}}), base)
 
 
-def _resolved(values: dict[str, Any]) -> RunConfig:
-    return resolve(of_task(make_config(values), RunConfig, "diagnose"))
+def _resolved(values: dict[str, Any], base: C) -> C:
+    return resolve(of_task(make_config(values), type(base), "diagnose"))
 
 
-def short(config: RunConfig, epochs: int) -> RunConfig:
+def short(config: C, epochs: int) -> C:
     """The config with this number of epochs, without early stopping and refit."""
     train = config.train.model_copy(update={"epochs": epochs, "patience": 0, "refit": False})
     return config.model_copy(update={"train": train})
@@ -159,7 +162,7 @@ def times(states: Sequence[State], positives: Ragged, n_items: int, seed: int) -
     return result
 
 
-def check_labels(entries: Sequence[tuple[str, RunConfig]]) -> None:
+def check_labels(entries: Sequence[tuple[str, BaseConfig]]) -> None:
     labels = [label for label, _ in entries]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from topshelf.diagnose.advice import Advice
 from topshelf.diagnose.gradients import Concentration
 from topshelf.diagnose.measures import HIGH, LOW, SMALL_LAMBDA, Estimate, quantiles
 from topshelf.diagnose.run import Diagnosis
@@ -34,8 +35,8 @@ def caption(diagnosis: Diagnosis) -> str:
     )
 
 
-def advice_lines(diagnosis: Diagnosis) -> list[str]:
-    return [f"{one.topic}: {one.sentences()}" for one in diagnosis.advice] or [HEALTHY]
+def advice_lines(advice: Sequence[Advice]) -> list[str]:
+    return [f"{one.topic}: {one.sentences()}" for one in advice] or [HEALTHY]
 
 
 def sections(diagnosis: Diagnosis) -> list[Section]:

@@ -154,8 +154,14 @@ def build_model(config: BaseConfig, *sizes: int) -> Any:
     """
     cls = model_class(config)
     settings = complete("model", cls, config.model.settings, cls.sizes)
-    with _initial_values(config.seed):
-        return cls(**dict(zip(cls.sizes, sizes, strict=True)), **settings)
+    given = dict(zip(cls.sizes, sizes, strict=True))
+    try:
+        with _initial_values(config.seed):
+            return cls(**given, **settings)
+    except (MemoryError, RuntimeError) as error:  # torch has no other for a tensor that does not fit
+        named = ", ".join(f"{name} = {size}" for name, size in given.items())
+        reason = (str(error) or "out of memory").splitlines()[0]
+        raise ConfigError(f"model {config.model.name} of {named} cannot be made: {reason}") from error
 
 
 def build_loss(config: BaseConfig, n_queries: int, n_items: int, n_positives: int) -> Any:

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from topshelf.config import BaseConfig
+from topshelf.config import BaseConfig, Component
 from topshelf.data.splits import Through
 from topshelf.errors import ConfigError, at_most
 from topshelf.evaluation import Evaluation
 from topshelf.training.build import build_model
+from topshelf.training.examination import Examination
 from topshelf.training.folder import RunFolder
 from topshelf.training.objective import Objective
 
@@ -128,6 +129,21 @@ class Task:
     def fingerprint(cls, data: Any) -> str:
         """Equal for equal train and validation parts, so that the processes of a study can compare their data."""
         raise NotImplementedError
+
+    def examine(self, model: Any, config: Any, part: Part, through: Through, *, n: int) -> Examination:
+        """A fitted model on a held-out part, for a diagnosis. It has learned ``through``; ``n`` queries are sampled."""
+        raise NotImplementedError
+
+    def references(
+        self, names: Sequence[str], part: Part, config: BaseConfig, through: Through
+    ) -> dict[str, Evaluation]:
+        """Models without settings to choose, fitted in closed form on what the model has learned from."""
+        found = {}
+        for name in names:
+            model = build_model(config.model_copy(update={"model": Component(name=name)}), *self.sizes())
+            model.fit(self.context(through))
+            found[name] = self.measure(model.to(self.device), part, config)
+        return found
 
     def check(self, config: BaseConfig, name: str) -> None:
         """Refuse settings that do not fit the data called ``name``, before training begins."""

@@ -27,8 +27,10 @@ from topshelf.link_settings import LinksConfig
 from topshelf.models.link_base import LinkModel
 from topshelf.training import checkpoint
 from topshelf.training.build import build_loss
+from topshelf.training.examination import Examination
 from topshelf.training.folder import RunFolder
 from topshelf.training.link_build import build_link_objective, link_sizes
+from topshelf.training.link_examination import examine_links
 from topshelf.training.link_objective import LinkObjective
 from topshelf.training.tasks.base import Part, Task
 
@@ -73,7 +75,10 @@ class LinksTask(Task):
             ids = pl.read_parquet(nodes, glob=False)["id"]
             if ids.dtype not in (pl.Int64, pl.String):
                 raise DataError(f"ids must be whole numbers or text, got {ids.dtype}")
-            return from_state(state, IdMap(ids))
+            data = from_state(state, IdMap(ids))
+            if not len(data.edges["train"]):
+                raise DataError("there must be train edges, got none")
+            return data
         except (OSError, DataError, pl.exceptions.PolarsError) as error:
             raise CheckpointError(f"{folder.path} is damaged: its data do not fit together: {error}") from None
 
@@ -131,6 +136,9 @@ class LinksTask(Task):
         if n_alone := int((self.context(through).degrees == 0).sum()):
             lines.append(f"nodes without an edge that the model has seen: {n_alone:,}")
         return lines
+
+    def examine(self, model: LinkModel, config: LinksConfig, part: Part, through: Through, *, n: int) -> Examination:
+        return examine_links(self, model, config, part, through, n)
 
     def usage(self, out: str) -> str:
         return f"new links of a node: topshelf links {out} --node ID"

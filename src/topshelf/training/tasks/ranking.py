@@ -24,7 +24,9 @@ from topshelf.list_evaluation import evaluate_scores, mean_ndcg
 from topshelf.models.lists import ListModel
 from topshelf.training import checkpoint
 from topshelf.training.build import build_loss
+from topshelf.training.examination import Examination
 from topshelf.training.folder import RunFolder
+from topshelf.training.list_examination import examine_lists
 from topshelf.training.list_objective import ListBatches, ListObjective
 from topshelf.training.objective import Objective
 from topshelf.training.tasks.base import Part, Task
@@ -149,6 +151,9 @@ class RankingTask(Task):
     def lines(self, through: Through) -> list[str]:  # noqa: ARG002
         counts = ", ".join(f"{len(part):,} {name}" for name, part in self.data.parts.items())
         return [f"{self.data.n_features:,} features, grades up to {self.data.highest_grade:g}; queries: {counts}"]
+
+    def examine(self, model: ListModel, config: RankingConfig, part: Part, through: Through, *, n: int) -> Examination:
+        return examine_lists(self, model, config, part, through, n)
 
     def usage(self, out: str) -> str:
         return f"rank new queries: topshelf rank {out} FILE --out scores.csv"

@@ -17,7 +17,7 @@ from topshelf.config import BaseConfig, SequenceConfig
 from topshelf.data import Events, IdMap
 from topshelf.data.memory import available
 from topshelf.data.sequence_data import SequenceData, load_sequences, said
-from topshelf.data.sequence_split import TARGETS, SequenceSplit, as_sets
+from topshelf.data.sequence_split import TARGETS, Asked, SequenceSplit, as_sets
 from topshelf.data.splits import Through
 from topshelf.errors import CheckpointError, DataError, one_of
 from topshelf.evalset import NEXT_ITEM, EvalSet
@@ -28,8 +28,10 @@ from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import ragged_from_pairs
 from topshelf.training import checkpoint
 from topshelf.training.build import build_objective
+from topshelf.training.examination import Examination
 from topshelf.training.folder import RunFolder
 from topshelf.training.objective import Objective
+from topshelf.training.sequence_examination import examine_sequences
 from topshelf.training.sequence_objective import build_sequence_objective
 from topshelf.training.tasks.base import Part, Task
 from topshelf.training.tasks.interactions import checked_size, popularity, vectors_for
@@ -125,8 +127,10 @@ class SequencesTask(Task):
         return build(config, model, self.context(through))  # type: ignore[arg-type]
 
     def _evaluation(self, part: Part, kind: str) -> EvalSet:
-        """The held-out events as queries of a kind that the model takes, each with its one item."""
-        asked = self.split.asked(part, self.data.targets)
+        return self.asked_set(self.split.asked(part, self.data.targets), kind)
+
+    def asked_set(self, asked: Asked, kind: str) -> EvalSet:
+        """Events as queries of a kind that the model takes, each with its one item."""
         before, n = self.split.before(asked), len(asked.rows)
         histories = as_sets(before, self.n_items)
         item, everyone = torch.from_numpy(asked.item), torch.arange(n)
@@ -148,6 +152,11 @@ class SequencesTask(Task):
         evalset = self.evaluation("valid", kind_for(model))
         found = evaluate_set(*vectors_for(model, evalset), evalset, (k,), auc=False)
         return found.mean()[f"ndcg@{k}"]
+
+    def ndcg_of(self, model: Model, asked: Asked, k: int) -> float:
+        """The mean NDCG@k of any events."""
+        evalset = self.asked_set(asked, kind_for(model))
+        return evaluate_set(*vectors_for(model, evalset), evalset, (k,), auc=False).mean()[f"ndcg@{k}"]
 
     def measure(
         self,
@@ -194,6 +203,9 @@ class SequencesTask(Task):
             f"{split.n_users:,} users, {split.n_items:,} items; split {split.kind}, events: {counts}",
             *(f"{count:,} {said(note, split.kind)}" for note, count in split.notes.items() if count),
         ]
+
+    def examine(self, model: Model, config: SequenceConfig, part: Part, through: Through, *, n: int) -> Examination:
+        return examine_sequences(self, model, config, part, through, n)
 
     def usage(self, out: str) -> str:
         return f"recommend: topshelf recommend {out} --user ID, or --items ID,ID,... in order"
