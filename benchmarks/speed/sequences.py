@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.harness import Benchmark, Memory, Row, apart, best, interleaved, line, table
-from benchmarks.quality.sequences import DATA, source
+from benchmarks.quality.sequences import DATA
 from topshelf.config import assemble
 from topshelf.sequences import SequenceBatch
 from topshelf.training import load_dataset
@@ -84,7 +84,7 @@ def steps_of(variant: str, data: str, n_steps: int) -> tuple[Callable[[], None],
     """A function that trains ``n_steps`` batches, and what an epoch is."""
     loss = LOSSES.get(variant, "softmax")
     more = {"train": {"batch_size": 128}, "model": {"max_length": MAX_LENGTH, "dropout": 0.5}}
-    config: Any = resolve(assemble(task="sequences", data=source(data), model="sasrec", loss=loss, more=more))
+    config: Any = resolve(assemble(task="sequences", data=data, model="sasrec", loss=loss, more=more))
     task = SequencesTask(load_dataset(config))
     model = task.model(config)
     objective: Any = task.objective(config, model, "train")
