@@ -76,7 +76,7 @@ def _repository(address: str) -> str:
 
 @app.command()
 def get(
-    name: Annotated[str, argument("NAME", "Dataset name; see topshelf data list.", tab=datasets)],
+    name: Annotated[str, argument("NAME", "Dataset name; see topshelf data list.", tab=completion.listed(datasets))],
 ) -> None:
     """Download a named dataset and verify its checksum; or say where to get it, and where its file must be.
 
