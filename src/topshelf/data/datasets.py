@@ -39,13 +39,15 @@ class Dataset:
     ``titles`` are the names of the items by dense index, where known.
 
     ``notes`` are sentences on what was left out or left open when the source was read, to be shown before
-    training: rows that repeat a pair, columns that look like a time and are not used.
+    training: rows that repeat a pair, columns that look like a time and are not used. ``guessed`` are the columns that
+    the user did not name, by what they were taken for.
     """
 
     name: str
     split: Split
     titles: list[str] | None = None
     notes: tuple[str, ...] = ()
+    guessed: tuple[tuple[str, str], ...] = ()
 
     def warn(self) -> None:
         """Say the notes, each as a :class:`TopshelfWarning`."""
@@ -185,7 +187,8 @@ def split_interactions(
         split_seed=split_seed,
     )
     parts = replace(parts, below=below or interactions.none())
-    return Dataset(name, _noisy(parts, noise, seed), titles, interactions.notes.lines(parts.kind))
+    notes = interactions.notes
+    return Dataset(name, _noisy(parts, noise, seed), titles, notes.lines(parts.kind), notes.guessed)
 
 
 def _noisy(split: Split, noise: float, seed: int) -> Split:

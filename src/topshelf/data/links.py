@@ -125,6 +125,7 @@ def _unsplit(
     path: Path, source: str | None, target: str | None, directed: bool, features: NodeFeatures | None, graph: str | None
 ) -> tuple[LinkData, NodeFeatures | None]:
     """All edges in one part."""
+    guessed: tuple[tuple[str, str], ...] = ()
     if path.is_dir() or path.suffix.lower() == ".zip":
         if graph is None:
             raise DataError(
@@ -135,7 +136,9 @@ def _unsplit(
         name, nodes = graph, IdMap.range(table.shape[0])
         features = NodeFeatures(table) if features is None else features
     else:
-        frame = read_edges(path, source=source, target=target)
+        frame, names = read_edges(path, source=source, target=target)
+        asked = {"source": source, "target": target}
+        guessed = tuple((end, name) for (end, given), name in zip(asked.items(), names, strict=True) if given is None)
         name, nodes = path.name.partition(".")[0], node_ids(frame) if features is None else _known_nodes(features)
         pairs = np.column_stack([_found(nodes, frame[end], f"{path}: {end}") for end in ("source", "target")])
     edges, counts = simple_edges(pairs, len(nodes), is_directed=directed)
@@ -146,7 +149,7 @@ def _unsplit(
     nothing = np.zeros((0, 2), dtype=np.int64)
     table = None if features is None else features.table
     parts = {"train": edges, "valid": nothing, "test": nothing}
-    return LinkData(name, nodes, parts, table, directed, notes=count_notes(counts)), features
+    return LinkData(name, nodes, parts, table, directed, notes=count_notes(counts), guessed=guessed), features
 
 
 def _known_nodes(features: NodeFeatures) -> IdMap:

@@ -13,7 +13,7 @@ from topshelf.data.documents import Documents, RankingData, concatenate
 from topshelf.data.letor import Text, read_letor
 from topshelf.data.named import not_found
 from topshelf.data.ranking_datasets import RANKING_DATASETS
-from topshelf.data.ranking_tables import TableColumns, is_table, read_document_table
+from topshelf.data.ranking_tables import TableColumns, guessed_columns, is_table, read_document_table
 from topshelf.data.unpack import open_zip
 from topshelf.errors import ConfigError, DataError, at_least
 
@@ -88,7 +88,10 @@ def load_ranking(
     parts, names = _read(texts, reading)
     fractions = (valid_fraction, 0.0 if has_test else test_fraction)
     data = _in_parts(name, parts, names, fractions, (seed, split_seed))
-    return replace(data, path=str(path.absolute()), test=data.test if with_test else data.test.none())
+    is_single = texts["train"][0].member is None and is_table(texts["train"][0].path)
+    guessed = guessed_columns(texts["train"][0].path, reading.columns) if is_single else ()
+    test_part = data.test if with_test else data.test.none()
+    return replace(data, path=str(path.absolute()), test=test_part, guessed=guessed)
 
 
 def split_documents(

@@ -35,7 +35,7 @@ class SequenceData:
     """Sequences in three parts, and how they are measured.
 
     ``exclude_seen``: what a user had before is not ranked. ``targets``: of a user's held-out events the "first" one is
-    asked for, or "each" of them. ``notes`` are sentences to be shown before training.
+    asked for, or "each" of them. ``notes`` are sentences to be shown before training. ``guessed``: as in ``Dataset``.
     """
 
     name: str
@@ -44,6 +44,7 @@ class SequenceData:
     notes: tuple[str, ...] = ()
     exclude_seen: bool = True
     targets: Targets = "first"
+    guessed: tuple[tuple[str, str], ...] = ()
 
     def warn(self) -> None:
         """Say the notes, each as a :class:`TopshelfWarning`."""
@@ -123,7 +124,8 @@ def cut(
         *left_out,
         *_about_repeats(parts, exclude_seen, targets, "test" if test else "valid"),
     )
-    return SequenceData(name, parts if test else parts.without_test(), None, notes, exclude_seen, targets)
+    split_parts = parts if test else parts.without_test()
+    return SequenceData(name, split_parts, None, notes, exclude_seen, targets, data.notes.guessed)
 
 
 def said(note: str, kind: str) -> str:
