@@ -4,8 +4,8 @@
         [--page] [--json FILE]
 
 The named datasets of ``topshelf data list --task links``, which says where to get them. Citeseer has HeaRT's split and
-negatives.
-HeaRT's files of Cora could not be had: it is split 85/5/10 by seed 0, and its negatives are made by their recipe.
+negatives. HeaRT's files of Cora could not be had: it is split 85/5/10 by seed 0, and its negatives are made by their
+recipe.
 
 Protocol: HeaRT's. 500 hard negatives per edge, rank as the mean of the optimistic and the pessimistic one, the epoch
 chosen by validation MRR. Every loss of the GCN has a grid of 4 points, tried with seed 0 on train and validation
