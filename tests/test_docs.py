@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from topshelf.config import CONFIGS
 from topshelf.errors import TopshelfWarning
 from topshelf.losses import LISTWISE, LOSSES
 from topshelf.models import MODELS
@@ -42,13 +43,33 @@ def generate():
     return module(ROOT / "docs" / "generate.py")
 
 
-@pytest.mark.parametrize(
-    "name", ["docs/settings.md", "docs/losses/reference.md", "docs/models/reference.md", "docs/models/README.md"]
-)
+GENERATED = ["settings", "losses/reference", "models/reference", "models/README"]
+GENERATED += ["ranking-reference", "sequences-reference", "links-reference"]
+
+
+@pytest.mark.parametrize("name", GENERATED)
 def test_the_generated_pages_are_what_the_code_says(generate, name):
-    assert (ROOT / name).read_text() == generate.pages()[ROOT / name], (
-        "the page is not that of the code: run " + COMMAND
-    )
+    page = ROOT / "docs" / f"{name}.md"
+    assert page.read_text() == generate.pages()[page], "the page is not that of the code: run " + COMMAND
+    assert len(generate.pages()) == len(GENERATED)
+
+
+@pytest.mark.parametrize("task", CONFIGS)
+def test_the_page_of_settings_has_every_setting_of_a_task_there_or_where_it_points(generate, task):
+    parts = dict(re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", generate.settings_page(), flags=re.DOTALL | re.MULTILINE))
+    for section, settings in generate._sections(CONFIGS[task]).items():
+        heading = f"[{section}]" if section else "top level"
+        texts = [parts[f"{task}: {heading}"]]
+        texts += [parts[f"{name}: {heading}"] for name in re.findall(r"Those of \[(.+?)\]", texts[0])]
+        for key, field in settings.model_fields.items():
+            if field.description:
+                row = next(row for text in texts for row in text.splitlines() if row.startswith(f"| `{key}` |"))
+                assert field.description in row, key
+    for section, registry in (("model", REGISTRIES[task].models), ("loss", REGISTRIES[task].losses)):
+        text = parts[f"{task}: [{section}]"]
+        if "Those of [interactions]" in text:
+            text += parts[f"interactions: [{section}]"]
+        assert all(f"[`{name}`](" in text for name in registry)
 
 
 def test_every_loss_has_an_entry_with_its_formula_and_its_sections(generate):

@@ -95,7 +95,7 @@ def test_the_parts_of_a_docstring_are_there_once_in_the_order_of_the_house(name)
 
 
 def test_losses_are_described_in_both_forms():
-    rows = describe_losses()
+    rows = [*describe_losses(), *describe_losses(LISTWISE)]
     assert [row["name"] for row in rows] == [*LOSSES, *LISTWISE]
     assert [row["form"] for row in rows] == ["ragged"] * len(LOSSES) + ["graded"] * len(LISTWISE)
     assert all(row["use_when"] and row["cost"] and row["paper"] and row["relations"] for row in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from html.parser import HTMLParser
 
@@ -60,6 +61,24 @@ def test_columns_of_numbers_are_set_to_the_right():
         ("td", None, "a"), ("td", "number", "1,234"), ("td", "number", "-0.5"), ("td", None, "3"),
         ("td", None, "b"), ("td", "number", "7"), ("td", "number", "+1.25"), ("td", None, "none"),
     ]  # fmt: skip
+
+
+def test_intervals_are_numbers_and_no_number_is_broken_over_lines():
+    page = Page("t")
+    page.table(["interval", "words"], [["0.1 to 0.2", "1 to many"], ["-0.1 to +0.2", "to"], ["", ""]])
+    kinds = {text: kind for _, kind, text in Reader(page.html()).cells}
+    assert (kinds["-0.1 to +0.2"], kinds["to"], kinds["1 to many"]) == ("number", None, None)
+    assert "td.number { white-space: nowrap; }" in page.html()
+
+
+def test_plots_can_be_read_on_a_phone():
+    page = Page("t")
+    page.intervals(["first"], [0.1], [(0.05, 0.15)], "NDCG@20")
+    width = float(re.search(r'<div class=plot><svg [^>]*width="([\d.]+)pt"', page.html())[1])
+    assert width * 4 / 3 <= 430  # pixels: letters are shrunk by less than a fifth on a screen of 390
+    page.drawing(b'<?xml?><svg width="700pt"></svg>')
+    assert '<div class=wide><svg width="700pt"></svg></div>' in page.html()
+    assert ".wide svg { min-width" in page.html()
 
 
 def test_the_best_row_is_marked_and_a_table_may_be_empty():

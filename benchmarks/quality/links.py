@@ -3,8 +3,9 @@
     python -m benchmarks.quality.links [--quick] [--data citeseer cora] [--methods LABEL ...] [--seeds 0 1 2 3 4]
         [--page] [--json FILE]
 
-``TOPSHELF_DATA`` must hold links/planetoid.zip and links/heart-citeseer.zip. Citeseer has HeaRT's split and negatives.
-HeaRT's files of Cora could not be had: it is split 85/5/10 by seed 0, and its negatives are made by their recipe.
+The named datasets of ``topshelf data list --task links``, which says where to get them. Citeseer has HeaRT's split and
+negatives. HeaRT's files of Cora could not be had: it is split 85/5/10 by seed 0, and its negatives are made by their
+recipe.
 
 Protocol: HeaRT's. 500 hard negatives per edge, rank as the mean of the optimistic and the pessimistic one, the epoch
 chosen by validation MRR. Every loss of the GCN has a grid of 4 points, tried with seed 0 on train and validation
@@ -19,10 +20,8 @@ nothing: it writes the tables of FILE into docs/links.md.
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,12 +114,7 @@ METHODS: dict[str, Method] = {
 
 
 def config_of(data: str, settings: Row, *, seed: int = 0) -> Any:
-    folder = Path(os.environ["TOPSHELF_DATA"]) / "links"
-    planetoid = str(folder / "planetoid.zip")
-    source = {"source": planetoid, "graph": data}
-    if data == "citeseer":
-        source = {"source": str(folder / "heart-citeseer.zip"), "features": planetoid, "graph": data}
-    common = {"task": "links", "seed": seed, "k": 20, "data": source, "train": TRAIN}
+    common = {"task": "links", "seed": seed, "k": 20, "data": {"source": data}, "train": TRAIN}
     return resolve(make_config(merged(common, settings)))
 
 

@@ -4,16 +4,14 @@
 
 Leave-last-out, the whole catalogue ranked, items that a user had before left out of the lists. Epochs are chosen by
 validation NDCG@20; settings are those shipped with topshelf (found on the validation part of Beauty), the same for both
-datasets. ``published`` are the rows of the SL@K paper's table 6, which names no hyperparameters. The files are
-``beauty-5core.txt.gz`` and ``games-5core.txt.gz`` in the folder ``sequences`` of TOPSHELF_DATA. Rows that FILE holds
-already are not made again, so a stopped call goes on. ``--quick``: two epochs of two methods, one seed.
+datasets. ``published`` are the rows of the SL@K paper's table 6, which names no hyperparameters. The data are the named
+datasets of ``topshelf data list --task sequences``, which says where to get them. Rows that FILE holds already are not
+made again, so a stopped call goes on. ``--quick``: two epochs of two methods, one seed.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.harness import Benchmark, Row, each, mean_and_spread
 from benchmarks.harness import table as table_of
@@ -69,20 +67,13 @@ class Task:
     epochs: int | None
 
 
-def source(data: str) -> str:
-    folder = os.environ.get("TOPSHELF_DATA")
-    if folder is None:
-        raise SystemExit("set TOPSHELF_DATA to the folder that has sequences/beauty-5core.txt.gz")
-    return str(Path(folder) / "sequences" / f"{data}-5core.txt.gz")
-
-
 def measure(task: Task) -> Row:
     method = METHODS[task.label]
     more = merged(method.more or {}, {"evaluate": {"auc": False}})
     if task.epochs is not None:
         more = merged(more, {"train": {"epochs": task.epochs, "validate_every": 1}})
     named = {"model": method.model, "loss": method.loss}
-    fitted = fit(assemble(task="sequences", data=source(task.data), k=20, seed=task.seed, **named, more=more))
+    fitted = fit(assemble(task="sequences", data=task.data, k=20, seed=task.seed, **named, more=more))
     scores = fitted.evaluate(cutoffs=(10, 20)).mean()
     valid = fitted.valid_score
     if valid is None or not fitted.config.train.refit:

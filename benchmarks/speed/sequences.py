@@ -34,7 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.harness import Benchmark, Memory, Row, apart, best, interleaved, line, table
-from benchmarks.quality.sequences import DATA, source
+from benchmarks.quality.sequences import DATA
 from topshelf import Recommender
 from topshelf.config import assemble
 from topshelf.sequences import SequenceBatch
@@ -91,7 +91,7 @@ def steps_of(variant: str, data: str, n_steps: int) -> tuple[Callable[[], None],
     """A function that trains ``n_steps`` batches, and what an epoch is."""
     loss = LOSSES.get(variant, "softmax")
     more = {"train": {"batch_size": 128}, "model": {"max_length": MAX_LENGTH, "dropout": 0.5}}
-    config: Any = resolve(assemble(task="sequences", data=source(data), model="sasrec", loss=loss, more=more))
+    config: Any = resolve(assemble(task="sequences", data=data, model="sasrec", loss=loss, more=more))
     task = SequencesTask(load_dataset(config))
     model = task.model(config)
     objective: Any = task.objective(config, model, "train")
@@ -183,14 +183,14 @@ def memory(variant: str, data: str) -> float:
 def make_run(data: str, folder: str) -> None:
     torch.set_num_threads(1)
     more = {"train": {"epochs": 1, "validate_every": 1}}
-    fit(assemble(task="sequences", data=source(data), k=K, model="sasrec", loss="bce", more=more), out=folder)
+    fit(assemble(task="sequences", data=data, k=K, model="sasrec", loss="bce", more=more), out=folder)
 
 
 def answers(data: str, folder: str, calls: int) -> Row:
     """Milliseconds of one answer to one history."""
     torch.set_num_threads(1)
     recommender = Recommender.load(folder)
-    config: Any = assemble(task="sequences", data=source(data))
+    config: Any = assemble(task="sequences", data=data)
     split = load_dataset(config).split
     chosen = torch.from_numpy(np.random.default_rng(0).choice(split.n_users, calls + 1, replace=False))
     lists = split.sequences("valid").select(chosen)

@@ -29,7 +29,7 @@ from topshelf.training import Fitted, load
 from topshelf.training.build import model_class
 from topshelf.training.folder import RunFolder
 from topshelf.training.run import load_model
-from topshelf.training.tasks.interactions import popularity
+from topshelf.training.tasks.catalogue import popularity
 
 _ROUNDING = 1e-6  # counts are float32: those above 2^24 are rounded
 _UNIT_BLOCK = 1 << 26  # bytes of unit vectors at once: an item-item model has n_items vectors of length n_items

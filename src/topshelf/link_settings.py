@@ -11,7 +11,7 @@ from topshelf.settings import BaseConfig, Component, CutoffSettings, Settings, S
 
 class LinkDataSettings(SourceSettings):
     source: str
-    """An edge list (csv, tsv, txt, parquet), or a folder or zip of HeaRT's or Planetoid's files."""
+    """An edge list (csv, tsv, txt, parquet), a folder or zip of HeaRT's or Planetoid's files, or a named dataset."""
     source_column: str | None = None
     """Column of the edges' first ends; found by the usual names."""
     target_column: str | None = None

@@ -18,11 +18,15 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; font-size: .9rem; }
 th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid #8884; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.number { white-space: nowrap; }
 tr.best td { font-weight: 600; }
 p.note { color: #777; font-size: .9rem; }
 svg { max-width: 100%; height: auto; background: #fff; }
+.wide svg { min-width: 36rem; }
+.plot svg { display: block; width: 100%; max-width: 32rem; }
 """
 _NUMBER = re.compile(r"[+-]?[\d,]*\.?\d+(e[+-]?\d+)?")
+_WIDTH = 4.4  # inches of a plot that a phone shows whole: its letters stay as large as the text beside it
 
 
 class Page:
@@ -58,7 +62,7 @@ class Page:
         if not charts.can_plot():
             self.paragraph(charts.NO_PLOTS, note=True)
             return
-        figure, (axes,) = charts.figure(7, 0.6 + 0.5 * len(labels))
+        figure, (axes,) = charts.figure(_WIDTH, 0.6 + 0.45 * len(labels))
         for place, (centre, (low, high)) in enumerate(zip(centres, ends, strict=True)):
             axes.plot([low, high], [place, place], color=charts.BLUE, linewidth=2)
             axes.plot([centre], [place], "o", color=charts.RED)
@@ -66,11 +70,11 @@ class Page:
         axes.set_yticks(range(len(labels)), [charts.plain(label) for label in labels])
         axes.set_ylim(len(labels) - 0.4, -0.7)
         axes.set_xlabel(charts.plain(axis))
-        self.drawing(charts.render(figure))
+        self._parts.append(f"<div class=plot>{_inline(charts.render(figure))}</div>")
 
     def drawing(self, svg: bytes) -> None:
-        """An SVG drawing of :mod:`topshelf.charts`; what precedes its first tag is dropped."""
-        self._parts.append(svg[svg.index(b"<svg") :].decode())
+        """An SVG drawing of :mod:`topshelf.charts`; on a narrow screen it is scrolled, not made too small to read."""
+        self._parts.append(f"<div class=wide>{_inline(svg)}</div>")
 
     def html(self) -> str:
         return (
@@ -91,7 +95,12 @@ def _cell(tag: str, text: str, number: bool) -> str:
     return f"<{tag}{' class=number' if number else ''}>{shown}</{tag}>"
 
 
+def _inline(svg: bytes) -> str:
+    """A drawing as part of a page; what precedes its first tag is dropped."""
+    return svg[svg.index(b"<svg") :].decode()
+
+
 def _are_numbers(texts: Sequence[str]) -> bool:
-    """Whether all texts that are not empty are numbers."""
+    """Whether all texts that are not empty are numbers, or intervals such as 0.1 to 0.2."""
     filled = [text for text in texts if text]
-    return bool(filled) and all(_NUMBER.fullmatch(text) for text in filled)
+    return bool(filled) and all(_NUMBER.fullmatch(part) for text in filled for part in text.split(" to "))

@@ -18,7 +18,7 @@ from topshelf.settings import (
 
 class SequenceDataSettings(SourceSettings):
     source: str = "sequences.txt"
-    """A file: a table of interactions with times, or text with one user per line."""
+    """A file (a table of interactions with times, or text with one user per line), or a named dataset."""
     format: Literal["auto", "table", "lines"] = "auto"
     """lines: `user item item ...`, oldest first; auto: by the first lines of the file."""
     user: str | None = None

@@ -155,7 +155,7 @@ class BaseConfig(Settings):
     """Everything that decides a run's numbers: what the configs of all tasks share."""
 
     task: str
-    """What is ranked: interactions, the items of the whole catalogue per user."""
+    """What is ranked: interactions, ranking, sequences or links."""
     seed: int = Field(0, ge=0)
     """Decides the validation part, initial values, batches and draws; the test part depends on data.split_seed."""
     k: int = Field(20, ge=1)

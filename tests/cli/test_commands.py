@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -12,11 +13,12 @@ import polars as pl
 import pytest
 
 from command_line import run_topshelf
+from topshelf.config import CONFIGS
 from topshelf.data import generate
-from topshelf.losses import LISTWISE, LOSSES
+from topshelf.losses import LISTWISE
 from topshelf.models import MODELS
-from topshelf.models.lists import LIST_MODELS
 from topshelf.recommender import Recommender
+from topshelf.training.build import REGISTRIES
 from topshelf.training.folder import RunFolder
 
 SHORT = ["--k", "5", "--quiet", "--set", "train.epochs=4", "--set", "train.validate_every=2"]
@@ -28,35 +30,61 @@ def topshelf(*arguments, code=0):
     return output if code == 0 else errors
 
 
-def test_losses_lists_every_name_with_its_summary_and_ranges():
-    shown, rows = topshelf("losses"), json.loads(topshelf("losses", "--json"))
-    ragged = {row["name"]: row for row in rows if row["form"] == "ragged"}
-    assert ragged.keys() == LOSSES.keys()
-    assert {row["name"] for row in rows if row["form"] == "graded"} == LISTWISE.keys()
+def of_task(task):
+    return () if task == "interactions" else ("--task", task)
+
+
+@pytest.mark.parametrize("task", REGISTRIES)
+def test_losses_lists_every_name_of_a_task_with_its_summary_and_ranges(task):
+    shown = topshelf("losses", *of_task(task))
+    rows = json.loads(topshelf("losses", "--task", task, "--json"))
+    assert [row["name"] for row in rows] == list(REGISTRIES[task].losses)
     words = " ".join(shown.replace("│", " ").split())
     for row in rows:
         assert f"{row['name']} {row['summary']} Use when: {row['use_when'].partition('. ')[0]}" in words
-    assert ragged["slatk"]["ranges"]["threshold.every"] == [5, 20]
-    assert ragged["slatk"]["settings"]["tau"] == 0.2
+        assert task in row["tasks"]
+    listed = {row["name"]: row for row in rows}
+    assert listed["slatk"]["form"] == ("graded" if task == "ranking" else "ragged")
+    assert listed["slatk"]["settings"]["tau"] == (1.0 if task == "ranking" else 0.2)
     assert "loss.tau_weight: 0.5, 0.75, 1, " in words
+    assert f"topshelf train {' '.join([*of_task(task), '--loss'])} NAME" in words
 
 
-def test_models_lists_every_name_with_when_to_use_it_its_cost_and_its_ranges():
-    shown, rows = topshelf("models"), json.loads(topshelf("models", "--json"))
-    assert [row["name"] for row in rows] == [*MODELS, *LIST_MODELS]
+@pytest.mark.parametrize("task", REGISTRIES)
+def test_models_lists_every_name_of_a_task_with_when_to_use_it_its_cost_and_its_ranges(task):
+    shown = topshelf("models", *of_task(task))
+    rows = json.loads(topshelf("models", "--task", task, "--json"))
+    assert [row["name"] for row in rows] == list(REGISTRIES[task].models)
     words = " ".join(shown.replace("│", " ").split())
     for row in rows:
         assert f"{row['name']} {row['summary']}" in words
         assert f"Use when: {row['use_when'].partition('. ')[0]}" in words
         assert f"Cost: {row['cost'].partition('. ')[0]}" in words
-        assert row["paper"]
+        assert row["form"] == ("closed form" if REGISTRIES[task].models[row["name"]].is_closed_form else "trained")
     assert words.count("New users: from their items.") == sum(row.get("new_users", False) for row in rows)
-    listed = {row["name"]: row for row in rows}
-    assert (listed["mf"]["form"], listed["ease"]["form"]) == ("trained", "closed form")
-    assert (listed["mf"]["new_users"], listed["ease"]["new_users"]) == (False, True)
-    assert listed["xsimgcl"]["settings"]["variant"] == "reference"
-    assert listed["xsimgcl"]["ranges"] == {"model.weight": [0.05, 0.1, 0.2]}
-    assert "model.weight: 0.05, 0.1, 0.2" in words
+    assert f"topshelf train {' '.join([*of_task(task), '--model'])} NAME --loss LOSS" in words
+
+
+def test_without_a_task_the_other_tasks_and_their_names_are_named():
+    models, losses = topshelf("models"), topshelf("losses")
+    for task in ("ranking", "sequences", "links"):
+        assert re.search(rf"--task {task} \(.*\): {', '.join(REGISTRIES[task].models)}\n", models)
+    assert f"): {', '.join(LISTWISE)}\n" in losses
+    assert "--task links (Links: pairs of nodes of a graph): the same losses\n" in losses
+    assert "--task ranking (" not in topshelf("models", "--task", "links")
+    rows = json.loads(topshelf("models", "--json"))
+    assert {row["name"] for row in rows} == {name for one in REGISTRIES.values() for name in one.models}
+    assert [row["tasks"] for row in rows if row["name"] == "mlp"] == [["ranking"], ["links"]]
+    assert next(row["tasks"] for row in rows if row["name"] == "mf") == ["interactions", "sequences"]
+
+
+def test_a_name_of_two_classes_is_shown_with_the_task_of_each():
+    words = " ".join(topshelf("models", "mlp").split())
+    assert "mlp is the name of 2: for --task ranking; for --task links." in words
+    assert "topshelf train --task links --model mlp" in words
+    assert "topshelf train --task ranking --model mlp" in words
+    assert "ranking" not in topshelf("models", "mlp", "--task", "links")
+    assert "task must be one of interactions" in topshelf("models", "--task", "link", code=2)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -76,13 +104,18 @@ def test_a_loss_of_two_forms_is_shown_in_both():
     words = " ".join(topshelf("losses", "softmax").split())
     assert "topshelf train --loss softmax" in words
     assert "topshelf train --task ranking --loss softmax" in words
-    assert [row["form"] for row in json.loads(topshelf("losses", "softmax", "--json"))] == ["ragged", "graded"]
+    rows = json.loads(topshelf("losses", "softmax", "--json"))
+    assert [(row["form"], row["tasks"]) for row in rows] == [
+        ("ragged", ["interactions", "sequences", "links"]),
+        ("graded", ["ranking"]),
+    ]
     assert "│ loss.tau │ 0.2 │ 0.01, 0.05, 0.1, 0.2, 0.5 │" in words
 
 
-def test_the_help_names_every_model():
-    words = topshelf("train", "--help").replace("│", " ").split()
-    assert set(MODELS) <= {word.strip(",:;.") for word in words}
+def test_the_help_names_every_task_and_its_default_model():
+    words = {word.strip(",:;.") for word in topshelf("train", "--help").replace("│", " ").split()}
+    assert set(CONFIGS) <= words
+    assert {schema.model_fields["model"].default.name for schema in CONFIGS.values()} <= words
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +324,7 @@ def test_help_has_an_example(command):
         ("train --data {csv} --k 51 --out {new}", "k must be <= 50 (clicks.csv has 50 items), got 51"),
         ("train --data {csv} --loss hinge --out {new}", "loss.name must be one of bpr, softmax, slatk"),
         ("train --data {csv} --model vae --out {new}", f"model.name must be one of {', '.join(MODELS)}, got 'vae'"),
-        ("models vae", f"model must be one of {', '.join([*MODELS, *LIST_MODELS])}, got 'vae'"),
+        ("models vae", f"model must be one of {', '.join(MODELS)}, transformer, "),
         ("losses hinge", "loss must be one of bpr, softmax, slatk"),
         ("train --data {csv} --set train.epoch=3 --out {new}", "train.epoch is not a setting; accepted here: epochs"),
         (

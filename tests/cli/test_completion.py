@@ -14,11 +14,13 @@ from typer.core import TyperArgument, TyperOption
 from command_line import run_topshelf
 from topshelf import registry
 from topshelf.cli import source
-from topshelf.config import RunConfig, overrides
+from topshelf.config import CONFIGS, CatalogueConfig, overrides
 from topshelf.data import DATASETS
+from topshelf.data.named import NAMED
 from topshelf.losses import LISTWISE, LOSSES
 from topshelf.models import MODELS
 from topshelf.negatives import NEGATIVES
+from topshelf.training.build import REGISTRIES
 from topshelf.training.thresholding import ESTIMATORS
 
 
@@ -48,10 +50,38 @@ def test_models_losses_and_datasets_are_offered(tab, command):
     assert tab(command, "--model", "package.module:Cl") == []
 
 
+@pytest.mark.parametrize("task", REGISTRIES)
+def test_those_of_the_task_given_before_are_offered(tab, task):
+    given = ("train", "--task", task)
+    assert tab(*given, "--model", "") == list(REGISTRIES[task].models)
+    assert tab(*given, "--loss", "") == list(REGISTRIES[task].losses)
+    assert tab(*given, "--data", "") == list(NAMED[task])
+    names = [name.removesuffix("=") for name in tab(*given, "--set", "")]
+    assert set(names) == set(source.settings(task))
+    assert tab("tune", "--task", task, "--range", "model.name", "=") == list(REGISTRIES[task].models)
+    assert tab("models", "--task", task, "") == list(REGISTRIES[task].models)
+    assert tab("train", "--task", task[:3]) == [task]
+
+
+def test_the_settings_offered_are_those_of_the_tasks_model_and_sections(tab):
+    links, ranking = ("train", "--task", "links"), ("train", "--task", "ranking", "--model", "mlp")
+    assert tab(*links, "--set", "negatives.kind", "=") == ["auto", "pairs", "per_node", "shared", "hard"]
+    assert tab(*links, "--set", "data.gr") == [
+        "data.graph=",
+        *(f"data.graph={x}" for x in ("cora", "citeseer", "pubmed")),
+    ]
+    assert tab(*ranking, "--set", "model.h") == ["model.hidden="]
+    assert tab(*ranking, "--set", "negatives.") == []
+    assert tab("train", "--task", "sequences", "--set", "threshold.of", "=") == ["position", "user", "batch"]
+    assert tab("train", "--task", "unknown", "--model", "") == []
+
+
 def test_names_are_offered_as_arguments(tab):
     assert tab("models", "xs") == ["xsimgcl"]
     assert tab("losses", "") == list(LOSSES | LISTWISE)
     assert tab("data", "get", "movie") == [name for name in DATASETS if name.startswith("movie")]
+    assert tab("data", "get", "c") == ["cora", "citeseer"]
+    assert tab("models", "ml") == ["mlp"]
     assert tab("diagnose", "--losses", "softmax,bp") == ["softmax,bpr"]
     assert tab("evaluate", "runs/x", "--protocol", "") == ["standard", "paper"]
     assert tab("train", "--dates", "d") == ["day-first"]
@@ -105,10 +135,12 @@ def test_the_settings_are_those_of_the_model_and_loss_given_before(tab):
 
 
 def test_the_names_are_those_of_the_registries():
-    assert source.models() == list(MODELS)
-    assert source.losses() == list(LOSSES)
-    assert source.all_losses() == list(LOSSES | LISTWISE)
-    assert source.datasets() == list(DATASETS)
+    assert source.tasks() == list(REGISTRIES)
+    for task, own in REGISTRIES.items():
+        assert source.models(task) == list(own.models)
+        assert source.losses(task) == list(own.losses)
+        assert source.datasets(task) == list(NAMED[task])
+    assert set(source.models()) == {name for own in REGISTRIES.values() for name in own.models}
 
 
 def choices(annotation):
@@ -120,12 +152,18 @@ def choices(annotation):
     return tuple(value for inner in get_args(annotation) for value in choices(inner))
 
 
-@pytest.mark.parametrize(
-    ("section", "name"), [*(("loss", name) for name in LOSSES), *(("model", name) for name in MODELS)]
-)
-def test_the_settings_of_every_loss_and_model_are_those_of_its_constructor(section, name):
-    cls = (LOSSES if section == "loss" else MODELS)[name]
-    rows = source.settings(**{section: name})
+CLASSES = [
+    (task, section, name)
+    for task, own in REGISTRIES.items()
+    for section, registry in (("model", own.models), ("loss", own.losses))
+    for name in registry
+]
+
+
+@pytest.mark.parametrize(("task", "section", "name"), CLASSES)
+def test_the_settings_of_every_loss_and_model_are_those_of_its_constructor(task, section, name):
+    cls = (REGISTRIES[task].losses if section == "loss" else REGISTRIES[task].models)[name]
+    rows = source.settings(task, **{section: name})
     own = {key: row for key, row in rows.items() if key.startswith(f"{section}.") and key != f"{section}.name"}
     hints, expected = get_type_hints(cls.__init__), registry.settings(cls)
     assert list(own) == [f"{section}.{key}" for key in expected]
@@ -139,9 +177,11 @@ def typed(text):
     return overrides([f"k={text}"])["k"] if text else None
 
 
-def test_the_settings_of_a_run_are_those_of_its_config():
-    rows = source.settings()
-    sections = {"negatives": NEGATIVES, "threshold": ESTIMATORS}
+@pytest.mark.parametrize("task", CONFIGS)
+def test_the_settings_of_a_run_are_those_of_its_config(task):
+    rows, schema = source.settings(task), CONFIGS[task]
+    has_classes = issubclass(schema, CatalogueConfig)
+    sections = {"negatives": NEGATIVES, "threshold": ESTIMATORS} if has_classes else {}
     of_classes = {
         f"{section}.{key}": default
         for section, classes in sections.items()
@@ -149,16 +189,16 @@ def test_the_settings_of_a_run_are_those_of_its_config():
         for key, default in registry.settings(cls).items()
     }
     expected = {}
-    for name, field in RunConfig.model_fields.items():
+    for name, field in schema.model_fields.items():
         if name in ("model", "loss"):
             expected[f"{name}.name"] = field.default.name
-        elif isinstance(field.default, BaseModel):
-            expected |= {f"{name}.{key}": value for key, value in type(field.default).model_fields.items()}
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            expected |= {f"{name}.{key}": value for key, value in field.annotation.model_fields.items()}
             expected |= {key: None for key in of_classes if key.startswith(f"{name}.") and key not in expected}
         else:
             expected[name] = field
     own = ("model.", "loss.")
-    assert [key for key in rows if not key.startswith(own) or key.endswith(".name")] == list(expected)
+    assert {key for key in rows if not key.startswith(own) or key.endswith(".name")} == set(expected)
     for key, field in expected.items():
         if key.startswith(own):
             assert rows[key].default == field
@@ -168,7 +208,7 @@ def test_the_settings_of_a_run_are_those_of_its_config():
         else:
             assert rows[key].about == field.description
             named = {"negatives.kind": ("auto", *NEGATIVES), "threshold.estimator": tuple(ESTIMATORS)}
-            assert rows[key].choices == named.get(key, choices(field.annotation))
+            assert rows[key].choices == (named if has_classes else {}).get(key, choices(field.annotation))
             default = field.default if isinstance(field.default, str | float | int) else None
             assert typed(rows[key].default) == default
 

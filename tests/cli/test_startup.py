@@ -39,6 +39,8 @@ CASES = {
     "data": ([], completion("train", "--data", "")),
     "a run": ([], completion("evaluate", "")),
     "a setting": ([], completion("train", "--loss", "psl", "--model", "slim", "--set", "")),
+    "of another task": ([], completion("train", "--task", "links", "--model", "mlp", "--set", "")),
+    "data of another task": ([], completion("train", "--task", "sequences", "--data", "")),
     "a value": ([], completion("train", "--set", "train.order", "=")),
 }
 

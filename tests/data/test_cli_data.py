@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from topshelf.cli.data import app
-from topshelf.data import DATASETS, generate, load_split
+from topshelf.data import generate, load_split
+from topshelf.data.named import NAMED
 from topshelf.errors import DataError
 
 
@@ -26,12 +27,6 @@ def csv(tmp_path):
     path = tmp_path / "clicks.csv"
     generate(60, 40, timestamps=True).to_frame().write_csv(path)
     return path
-
-
-def test_list_names_every_dataset():
-    output = run("list")
-    assert all(name in output for name in DATASETS)
-    assert [entry["name"] for entry in json.loads(run("list", "--json"))] == list(DATASETS)
 
 
 def test_show_tells_counts_ranges_and_rows(csv):
@@ -99,11 +94,38 @@ def test_show_prints_ids_and_paths_as_they_are(tmp_path):
 
 
 def test_list_prints_paths_as_they_are(tmp_path, monkeypatch):
-    entry = {"name": "[b]x", "users": 1, "items": 1, "interactions": 1, "local_file": "/[/b]/y"}
+    entry = {"task": "interactions", "name": "[b]x", "users": 1, "items": 1, "interactions": 1, "local_file": "/[/b]/y"}
+    entry |= {"licence": "[i]free", "address": None}
     monkeypatch.setattr("topshelf.data.summary.dataset_table", lambda: [entry])
     output = run("list")
     assert "[b]x" in output
     assert "/[/b]/y" in output
+    assert "[b]x: [i]free" in output
+
+
+def test_list_has_the_datasets_of_every_task_with_licence_and_source():
+    output, rows = run("list"), json.loads(run("list", "--json"))
+    for task, known in NAMED.items():
+        assert [row["name"] for row in rows if row["task"] == task] == list(known)
+        assert all(name in output for name in known)
+    assert "topshelf train --task links --data NAME" in output
+    assert "22,363" in output
+    assert "games: for research; not ours to pass on, see the source; from https://github.com/KlaineWei" in output
+    assert "from https://github.com/Tiny-Snow/IR-Benchmark-Dataset\n" in output
+    only = run("list", "--task", "sequences")
+    assert "beauty" in only
+    assert "gowalla" not in only
+
+
+def test_get_says_where_to_put_a_file_that_cannot_be_downloaded(tmp_path, monkeypatch):
+    with pytest.raises(
+        DataError, match=r"beauty .* cannot download it.*from https.*beauty-5core.txt.gz.*TOPSHELF_DATA"
+    ):
+        run("get", "beauty")
+    monkeypatch.setenv("TOPSHELF_DATA", str(tmp_path))
+    (tmp_path / "sequences").mkdir()
+    (tmp_path / "sequences" / "beauty-5core.txt").write_text("1 2 3\n")
+    assert "not verified" in run("get", "beauty")
 
 
 def test_prepare_writes_a_folder_that_load_split_reads(csv, tmp_path):

@@ -12,7 +12,7 @@ from topshelf.errors import DataError
 
 
 def rows(path, **settings):
-    return read_edges(path, **settings).rows()
+    return read_edges(path, **settings).frame.rows()
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_parquet_and_text_ids_are_read(tmp_path):
     assert rows(tmp_path / "a.parquet") == [("a", "b"), ("b", "ä")]
     pl.DataFrame({"source": [1, 2], "target": ["b", "c"]}).write_parquet(tmp_path / "b.parquet")
     assert rows(tmp_path / "b.parquet") == [("1", "b"), ("2", "c")]
-    assert node_ids(read_edges(tmp_path / "b.parquet")).values.to_list() == ["1", "2", "b", "c"]
+    assert node_ids(read_edges(tmp_path / "b.parquet").frame).values.to_list() == ["1", "2", "b", "c"]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,9 @@ def test_the_advice_can_be_pasted_into_a_shell():
 @pytest.mark.parametrize("library", [pl.DataFrame, pd.DataFrame])
 def test_repeated_rows_are_counted(library):
     frame = library({"user": [1, 1, 2], "item": [3, 3, 3]})
-    assert Interactions.from_frame(frame).notes == Notes(repeats=1, rows=3)
+    assert Interactions.from_frame(frame).notes == Notes(
+        repeats=1, rows=3, guessed=(("user", "user"), ("item", "item"))
+    )
 
 
 def test_repeated_rows_of_a_file_are_counted_and_said(tmp_path):

@@ -199,43 +199,56 @@ def similar(
     show.recommendations(recommender.similar_items(items, k), out)
 
 
+OfTask = Annotated[str | None, option("Those of this task; default: interactions.", tab=source.tasks)]
+
+
 def losses(
-    name: Annotated[str | None, argument("NAME", "Show this loss in full.", tab=source.all_losses)] = None,
+    name: Annotated[
+        str | None, argument("NAME", "Show this loss in full.", tab=completion.listed(source.losses))
+    ] = None,
+    task: OfTask = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the losses: what they are, and when to use them.
+    """List the losses of a task: what they are, and when to use them.
 
-    The names in the first table are for `topshelf train --loss`. Those in the second rank graded lists: `topshelf train
-    --task ranking --loss`.
+    The names are for `topshelf train --loss` and `topshelf tune --loss`. Some names stand for two losses: one of
+    positives against negatives, and one of graded lists, for `--task ranking`. Both are shown.
 
     Examples:
 
       topshelf losses
 
+      topshelf losses --task ranking
+
       topshelf losses slatk
     """
-    from topshelf.losses.describe import describe
+    from topshelf.training import describe
 
-    _registered("loss", describe(), name, as_json)
+    _registered("loss", describe.losses(task), name, task, as_json)
 
 
 def models(
-    name: Annotated[str | None, argument("NAME", "Show this model in full.", tab=source.all_models)] = None,
+    name: Annotated[
+        str | None, argument("NAME", "Show this model in full.", tab=completion.listed(source.models))
+    ] = None,
+    task: OfTask = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the models: what they are, when to use them, and their cost.
+    """List the models of a task: what they are, when to use them, and their cost.
 
-    The names are for `topshelf train --model` and `topshelf tune --model`; the last table is for `--task ranking`.
+    The names are for `topshelf train --model` and `topshelf tune --model`.
 
     Examples:
 
       topshelf models
 
+      topshelf models --task links
+
       topshelf models lightgcn
     """
-    from topshelf.models.describe import describe, describe_lists
+    from topshelf.training import describe
 
-    _registered("model", [*describe(), *describe_lists()], name, as_json)
+    _registered("model", describe.models(task), name, task, as_json)
 
 
 def demo(
@@ -254,8 +267,8 @@ def demo(
     demonstration.run(out, seed=seed, offline=offline)
 
 
-def _registered(what: str, rows: list[dict[str, Any]], name: str | None, as_json: bool) -> None:
-    """The rows of a registry, or those of one name; a loss may have a second form for graded lists."""
+def _registered(what: str, rows: list[dict[str, Any]], name: str | None, task: str | None, as_json: bool) -> None:
+    """The rows of a task's registry, or those of one name, which may be in several registries."""
     if name is not None:
         one_of(what, name, dict.fromkeys(row["name"] for row in rows))
         rows = [row for row in rows if row["name"] == name]
@@ -264,7 +277,7 @@ def _registered(what: str, rows: list[dict[str, Any]], name: str | None, as_json
     elif name is not None:
         show.entries(what, rows)
     else:
-        show.listing(rows)
+        show.listing(what, rows, task)
 
 
 def _evaluated(run: Path, protocol: str | None, cutoffs: tuple[int, ...] | None) -> tuple[Fitted, Evaluation]:

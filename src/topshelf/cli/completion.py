@@ -16,16 +16,38 @@ from topshelf.cli import source
 _PREFIX = "_TOPSHELF_PREFIX"
 
 
-def several_losses(incomplete: str) -> list[str]:
+def models(ctx: typer.Context) -> list[str]:
+    return source.models(_task(ctx))
+
+
+def losses(ctx: typer.Context) -> list[str]:
+    return source.losses(_task(ctx))
+
+
+def listed(names: Callable[[str | None], list[str]]) -> Callable[[typer.Context], list[str]]:
+    """A completer of names of the task that is given, else of all tasks."""
+
+    def completed(ctx: typer.Context) -> list[str]:
+        return names(ctx.params.get("task"))
+
+    return completed
+
+
+def several_losses(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names separated by commas."""
     before, comma, _ = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in source.losses()]
+    return [f"{before}{comma}{name}" for name in losses(ctx)]
 
 
-def data(incomplete: str) -> list[str]:
+def data(ctx: typer.Context, incomplete: str) -> list[str]:
     """Named datasets and files. If no name matches, the shell completes files itself."""
-    names = [name for name in source.datasets() if name.startswith(incomplete)]
+    names = [name for name in source.datasets(_task(ctx)) if name.startswith(incomplete)]
     return [*names, *(f"{path}/" if Path(path).is_dir() else path for path in _paths(incomplete, "*"))] if names else []
+
+
+def _task(ctx: typer.Context) -> str:
+    """The task that is given before, else the default one."""
+    return ctx.params.get("task") or source.tasks()[0]
 
 
 def folders(marker: str) -> Callable[[str], list[str]]:
@@ -53,7 +75,7 @@ def setting(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """``section.key=`` for ``--set`` and ``--range``, then the accepted values, or the default."""
     prefix = os.environ.get(_PREFIX, "")
     name, equals, _ = (prefix + incomplete).partition("=")
-    rows = source.settings(model=ctx.params.get("model"), loss=ctx.params.get("loss"))
+    rows = source.settings(_task(ctx), model=ctx.params.get("model"), loss=ctx.params.get("loss"))
     matching = [key for key in rows if (key == name if equals else key.startswith(name))]
     offers = [] if equals else [(f"{key}=", rows[key].about) for key in matching]
     if len(matching) == 1:  # a second offer keeps the shell from adding a space after "="

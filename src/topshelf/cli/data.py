@@ -1,4 +1,4 @@
-"""topshelf data: show, download and prepare interactions."""
+"""topshelf data: the named datasets; show, download and prepare interactions."""
 
 from __future__ import annotations
 
@@ -10,56 +10,86 @@ import typer
 
 from topshelf.cli import completion
 from topshelf.cli.options import AsJson, TableOptions, argument, expanded, option
-from topshelf.cli.source import datasets
-from topshelf.errors import ConfigError
+from topshelf.cli.source import datasets, tasks
+from topshelf.errors import ConfigError, one_of
 from topshelf.terminal import Column, Table, cell, console, print_table, say
 from topshelf.terminal import as_json as json_text
 
-app = typer.Typer(help="Show, download and prepare interactions.", no_args_is_help=True)
+app = typer.Typer(help="List named datasets; show, download and prepare interactions.", no_args_is_help=True)
 
 PERCENTILE_NAMES = {"p0": "min", "p10": "10%", "p50": "median", "p90": "90%", "p99": "99%", "p100": "max"}
 
 
 @app.command("list")
-def list_(as_json: AsJson = False) -> None:
-    """List the named datasets.
+def list_(
+    task: Annotated[str | None, option("Only the datasets of this task.", tab=tasks)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the named datasets of every task: counts, licence, source, and whether the file is here.
 
-    Example: topshelf data list
+    Examples:
+
+      topshelf data list
+
+      topshelf data list --task sequences
     """
     from topshelf.data import summary
 
     entries = summary.dataset_table()
+    if task is not None:
+        one_of("--task", task, summary.COUNTED)
+        entries = [entry for entry in entries if entry["task"] == task]
     if as_json:
         typer.echo(json_text(entries))
         return
-    names = ("users", "items", "interactions")
-    table = Table(Column("name", no_wrap=True), *(Column(name, justify="right") for name in names), "local file")
+    for name, counted in summary.COUNTED.items():
+        if own := [entry for entry in entries if entry["task"] == name]:
+            _print_datasets(name, own, counted)
+    say("Download one of task interactions: topshelf data get NAME. topshelf cannot download those of other tasks;")
+    say(
+        "topshelf data get NAME then says where to get the file and where to put it. Recipes: topshelf data list --json"
+    )
+
+
+def _print_datasets(task: str, entries: list[dict[str, Any]], counted: tuple[str, ...]) -> None:
+    """A table of counts, and below it the names with the same licence and source."""
+    title = f"topshelf train {'' if task == 'interactions' else f'--task {task} '}--data NAME"
+    numbers = [Column(name, justify="right") for name in counted]
+    table = Table(Column("name", no_wrap=True), *numbers, "file here", title=title, title_justify="left")
+    origins: dict[str, list[str]] = {}
     for entry in entries:
-        shown = ("" if entry[name] is None else f"{entry[name]:,}" for name in names)
+        shown = ("" if entry[name] is None else f"{entry[name]:,}" for name in counted)
         table.add_row(cell(entry["name"]), *shown, cell(_short(entry["local_file"])))
+        source = "" if entry["address"] is None else f"; from {_repository(entry['address'])}"
+        origins.setdefault(f"{entry['licence']}{source}", []).append(entry["name"])
     console().print(table)
-    documents = Table(Column("name", no_wrap=True), "queries", "documents", "features", "local file")
-    for entry in summary.ranking_table():
-        shown = (f"{entry[name]:,}" for name in ("queries", "documents", "features"))
-        documents.add_row(cell(entry["name"]), *shown, cell(_short(entry["local_file"])))
-    say("Documents of queries, for --task ranking; where to get them: docs/ranking.md")
-    console().print(documents)
-    typer.echo("Download one: topshelf data get NAME. Recipes, licences and addresses: topshelf data list --json")
+    for origin, names in origins.items():
+        say(f"{', '.join(names)}: {origin}")
+    say("")
+
+
+def _repository(address: str) -> str:
+    """The page of the repository that a raw file of GitHub is in."""
+    raw = "https://raw.githubusercontent.com/"
+    return "/".join(["https://github.com", *address.removeprefix(raw).split("/")[:2]]) if raw in address else address
 
 
 @app.command()
 def get(
-    name: Annotated[str, argument("NAME", "Dataset name; see topshelf data list.", tab=datasets)],
+    name: Annotated[str, argument("NAME", "Dataset name; see topshelf data list.", tab=completion.listed(datasets))],
 ) -> None:
-    """Download a named dataset and verify its checksum.
+    """Download a named dataset and verify its checksum; or say where to get it, and where its file must be.
 
     Example: topshelf data get movielens-100k
     """
-    from topshelf.data.datasets import DATASETS, fetch
+    from topshelf.data.datasets import fetch
+    from topshelf.data.local_datasets import LocalDataset
+    from topshelf.data.named import NAMED
 
-    path = fetch(name)
-    known = DATASETS[name].sha256 is not None
-    say(f"{name}: {path} ({'checksum verified' if known else 'not verified: no checksum is known'})")
+    info = next((known[name] for known in NAMED.values() if name in known), None)
+    path = info.locate() if isinstance(info, LocalDataset) else fetch(name)
+    is_verified = info is not None and info.sha256 is not None and not path.is_dir()
+    say(f"{name}: {path} ({'checksum verified' if is_verified else 'not verified: no checksum is known'})")
 
 
 @app.command()
@@ -143,7 +173,7 @@ def _outcome(out: Path, summary: dict[str, Any]) -> str:
 def _short(local_file: str | None) -> str:
     if local_file is None:
         return "no"
-    return "yes" if local_file.endswith((".zip", ".whl")) else local_file
+    return "yes" if local_file.endswith((".zip", ".whl", ".gz", ".txt")) else local_file
 
 
 def _print_facts(facts: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def links(
     if pairs is not None:
         from topshelf.data.edges import read_edges
 
-        table = predictor.score(read_edges(pairs))
+        table = predictor.score(read_edges(pairs).frame)
     else:
         nodes = None if node is None else show.ids("--node", predictor.data.nodes, node)
         table = predictor.recommend(nodes, k, filter_known=not keep_known)

@@ -107,16 +107,24 @@ class TableOptions(FileOptions):
 class RunOptions(FileOptions):
     """What defines a run."""
 
-    task: Annotated[str | None, option("What is ranked; default: interactions.", tab=source.tasks)] = None
-    data: Annotated[str | None, option("Dataset name, file or folder.", tab=completion.data)] = None
+    task: Annotated[
+        str | None,
+        option("What is ranked: interactions (default), ranking, sequences or links.", tab=source.tasks),
+    ] = None
+    data: Annotated[
+        str | None, option("Dataset name, file or folder; see topshelf data list.", tab=completion.data)
+    ] = None
     model: Annotated[
         str | None,
-        option(f"Default: mf. One of {', '.join(source.models())}; see topshelf models.", tab=source.models),
+        option(
+            "Default: mf; for ranking transformer, for sequences sasrec, for links gcn. Others: see topshelf models.",
+            tab=completion.models,
+        ),
     ] = None
     loss: Annotated[
-        str | None, option("Default: slatk. Others: softmax, bpr, ...; see topshelf losses.", tab=source.losses)
+        str | None, option("Default: slatk. Others: softmax, bpr, ...; see topshelf losses.", tab=completion.losses)
     ] = None
-    k: Annotated[int | None, option("Length of the list to optimize; default: 20.")] = None
+    k: Annotated[int | None, option("Length of the list to optimize; default: 20, for ranking 10.")] = None
     seed: Annotated[int | None, option("Random seed; default: 0.")] = None
     set_: Annotated[
         list[str] | None,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from topshelf.cli import source
 from topshelf.errors import ConfigError
 from topshelf.registry import first_sentence
 from topshelf.terminal import Column, Table, cell, console, escape, print_table, say
@@ -75,11 +76,10 @@ def evaluation(result: dict[str, Any], title: str) -> None:
 
 
 FORMS = {
-    "ragged": "Recommendation: topshelf train --loss NAME",
-    "graded": "Graded lists: topshelf train --task ranking --loss NAME",
-    "trained": "Trained by a loss: topshelf train --model NAME --loss LOSS",
-    "closed form": "Closed form, without a loss: topshelf train --model NAME",
-    "documents": "Documents of queries: topshelf train --task ranking --model NAME",
+    "ragged": "Positives against negatives: topshelf train {}--loss NAME",
+    "graded": "Graded lists: topshelf train {}--loss NAME",
+    "trained": "Trained by a loss: topshelf train {}--model NAME --loss LOSS",
+    "closed form": "Fitted without a loss: topshelf train {}--model NAME",
 }
 LABELS = {
     "use_when": "Use when",
@@ -90,14 +90,16 @@ LABELS = {
 }
 
 
-def listing(rows: Sequence[dict[str, Any]]) -> None:
-    """A table per form: summary, when to use it, its cost if it is a model's, search ranges."""
-    keys = ("use_when", "cost") if "new_users" in rows[0] else ("use_when",)
-    for form in dict.fromkeys(row["form"] for row in rows):
-        heading = f"what it is, when to use it, {'its cost, ' * ('cost' in keys)}and what topshelf tune searches"
+def listing(what: str, rows: Sequence[dict[str, Any]], task: str | None) -> None:
+    """A table per form of a task, the default one if none is given; then which other tasks there are."""
+    shown = task or rows[0]["tasks"][0]
+    own = [row for row in rows if shown in row["tasks"]]
+    keys = ("use_when", "cost") if what == "model" else ("use_when",)
+    heading = f"what it is, when to use it, {'its cost, ' * ('cost' in keys)}and what topshelf tune searches"
+    for form in dict.fromkeys(row["form"] for row in own):
         columns = (Column("name", no_wrap=True), heading)
-        table = Table(*columns, title=FORMS[form], title_justify="left", show_lines=True)
-        for row in rows:
+        table = Table(*columns, title=_usage(form, shown), title_justify="left", show_lines=True)
+        for row in own:
             if row["form"] == form:
                 lines = [row["summary"], *(f"{LABELS[key]}: {first_sentence(row[key])}" for key in keys)]
                 lines += ["New users: from their items."] if row.get("new_users") else []
@@ -106,15 +108,45 @@ def listing(rows: Sequence[dict[str, Any]]) -> None:
                     row["name"], "\n".join([*map(escape, lines), *(f"[dim]{escape(x)}[/dim]" for x in ranges)])
                 )
         console().print(table)
+    if task is None:
+        _other_tasks(what, rows, shown)
+
+
+def _other_tasks(what: str, rows: Sequence[dict[str, Any]], shown: str) -> None:
+    """The names that the other tasks have, and the command that describes them."""
+    from topshelf.config import CONFIGS
+
+    plural = {"model": "models", "loss": "losses"}[what]
+    say(f"These are the {plural} of task {shown}, the default. The other tasks:")
+    for task in CONFIGS:
+        own = [row for row in rows if task in row["tasks"]]
+        if task != shown:
+            is_same = own == [row for row in rows if shown in row["tasks"]]
+            names = (
+                f"the same {plural}"
+                if is_same
+                else ", ".join(source.models(task) if what == "model" else source.losses(task))
+            )
+            say(f"--task {task} ({(CONFIGS[task].__doc__ or '').rstrip('.')}): {names}")
+    say(f"More on them: topshelf {plural} --task TASK. All of one: topshelf {plural} NAME")
+
+
+def _usage(form: str, task: str) -> str:
+    return FORMS[form].format("" if task == "interactions" else f"--task {task} ")
 
 
 def entries(section: str, rows: Sequence[dict[str, Any]]) -> None:
     """Everything about each row: its documentation, its settings and their search ranges."""
+    if len(rows) > 1:
+        owners = "; ".join(f"for --task {' or '.join(row['tasks'])}" for row in rows)
+        say(f"{rows[0]['name']} is the name of {len(rows)}: {owners}. --task TASK shows one of them\n")
     for row in rows:
         lines = [row["summary"], *(f"{label}: {row[key]}" for key, label in LABELS.items() if row[key])]
         if "new_users" in row:
             lines.append(f"New users: {'yes, from their items' if row['new_users'] else 'no, only by training again'}.")
-        for line in [FORMS[row["form"]].replace("NAME", row["name"]), *lines]:
+        if row["tasks"] != ["interactions"]:
+            lines.insert(0, f"Tasks: {', '.join(row['tasks'])}")
+        for line in [_usage(row["form"], row["tasks"][0]).replace("NAME", row["name"]), *lines]:
             say(line)
         own = {f"{section}.{key}": value for key, value in row["settings"].items()}
         table = Table("setting", "default", "searched")

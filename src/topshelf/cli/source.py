@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
@@ -19,6 +19,7 @@ _NAMED = {
     "threshold": {"estimator": ("training.thresholding", "ESTIMATORS")},
 }
 _OTHERS = {"kind": ("auto",)}
+_COMPONENTS = ("model", "loss")  # in the order of training.build.Registries
 
 
 class Setting(NamedTuple):
@@ -29,56 +30,80 @@ class Setting(NamedTuple):
     about: str = ""
 
 
+class _Field(NamedTuple):
+    """An annotated field of a config class, and the module that has it."""
+
+    module: str
+    name: str
+    annotation: ast.expr
+    value: ast.expr
+    setting: Setting
+
+
 def tasks() -> list[str]:
-    return list(_registry("config", "CONFIGS"))
+    return list(_registry("config", "CONFIGS")[1])
 
 
-def models() -> list[str]:
-    return list(_registry("models", "MODELS"))
+def models(task: str | None = None) -> list[str]:
+    """The names of a task's models; of all tasks without one."""
+    return _of_tasks(task, lambda one: _classes(one, "model")[1])
 
 
-def all_models() -> list[str]:
-    """With those of documents."""
-    return [*models(), *_registry("models.lists", "LIST_MODELS")]
+def losses(task: str | None = None) -> list[str]:
+    return _of_tasks(task, lambda one: _classes(one, "loss")[1])
 
 
-def losses() -> list[str]:
-    return list(_registry("losses", "LOSSES"))
+def datasets(task: str | None = None) -> list[str]:
+    return _of_tasks(task, _datasets)
 
 
-def all_losses() -> list[str]:
-    """With those of graded lists."""
-    return list(_registry("losses", "LOSSES") | _registry("losses", "LISTWISE"))
+def _of_tasks(task: str | None, names: Callable[[str], Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(name for one in (tasks() if task is None else [task]) for name in names(one)))
 
 
-def datasets() -> list[str]:
-    known = _definition("data.datasets", "_KNOWN")[1]
+def _datasets(task: str) -> list[str]:
+    module = _definition("data.named", _registry("data.named", "NAMED")[1].get(task, ""))[0]
+    known = _definition(module, "_KNOWN")[1]
     calls = [entry for entry in getattr(known, "elts", ()) if isinstance(entry, ast.Call)]
     return [ast.literal_eval(call.args[0]) for call in calls]
 
 
-def settings(**chosen: str | None) -> dict[str, Setting]:
+def settings(task: str = "interactions", **chosen: str | None) -> dict[str, Setting]:
     """Every setting of a run by its full name; ``chosen`` names the model and the loss, if not the defaults."""
-    registries = {"model": ("models", "MODELS"), "loss": ("losses", "LOSSES")}
     rows: dict[str, Setting] = {}
-    for section, annotation, value, setting in _fields("settings", "RunConfig"):
-        kind = _definition("settings", ast.unparse(annotation))[1]
-        if section in registries and isinstance(value, ast.Call):
-            package, _ = registries[section]
-            classes = _registry(*registries[section])
-            name = chosen.get(section) or ast.literal_eval(value.keywords[0].value)
+    for field in _fields("config", _registry("config", "CONFIGS")[1].get(task, "")):
+        section, kind = field.name, _definition(field.module, ast.unparse(field.annotation))
+        if section in _COMPONENTS and isinstance(field.value, ast.Call):
+            module, classes = _classes(task, section)
+            name = chosen.get(section) or ast.literal_eval(field.value.keywords[0].value)
             rows[f"{section}.name"] = Setting(name, tuple(classes))
-            inner = _arguments(package, classes.get(name, ""))
-        elif isinstance(kind, ast.ClassDef):
-            inner = {key: row for key, _, _, row in _fields("settings", kind.name)}
-            for key, registry in _NAMED.get(section, {}).items():
-                inner[key] = inner[key]._replace(choices=(*_OTHERS.get(key, ()), *_registry(*registry)))
-                own = _own_settings(key, *registry)
-                inner |= {setting: row for setting, row in own.items() if setting not in inner}
+            inner = _arguments(module, classes.get(name, ""))
+        elif isinstance(kind[1], ast.ClassDef):
+            inner = _section(section, kind[0], kind[1].name)
         else:
-            rows[section] = setting
+            rows[section] = field.setting
             continue
         rows |= {f"{section}.{key}": row for key, row in inner.items()}
+    return rows
+
+
+def _classes(task: str, section: str) -> tuple[str, dict[str, str]]:
+    """The classes that a task's models, or losses, are named by, and the module of their registry."""
+    of_tasks = _definition("training.build", "REGISTRIES")[1]
+    assert isinstance(of_tasks, ast.Dict)
+    for key, row in zip(of_tasks.keys, of_tasks.values, strict=True):
+        if isinstance(row, ast.Call) and key is not None and ast.literal_eval(key) == task:
+            return _registry("training.build", ast.unparse(row.args[_COMPONENTS.index(section)]))
+    return "", {}
+
+
+def _section(section: str, module: str, name: str) -> dict[str, Setting]:
+    """The settings of a section; where one of them names a class of any package, with those of our own classes."""
+    rows = {field.name: field.setting for field in _fields(module, name)}
+    for key, registry in _NAMED.get(section, {}).items():
+        if not rows[key].choices:
+            rows[key] = rows[key]._replace(choices=(*_OTHERS.get(key, ()), *_registry(*registry)[1]))
+            rows |= {setting: row for setting, row in _own_settings(key, *registry).items() if setting not in rows}
     return rows
 
 
@@ -86,7 +111,7 @@ def _own_settings(key: str, module: str, name: str) -> dict[str, Setting]:
     """The settings that only some classes of a registry have, each with the classes that have it."""
     rows: dict[str, Setting] = {}
     owners: dict[str, list[str]] = {}
-    for kind, cls in _registry(module, name).items():
+    for kind, cls in _registry(module, name)[1].items():
         for setting, row in _arguments(module, cls).items():
             rows.setdefault(setting, row)
             owners.setdefault(setting, []).append(kind)
@@ -120,25 +145,25 @@ def _definition(module: str, name: str) -> tuple[str, ast.expr | ast.ClassDef]:
     return module, _NOTHING
 
 
-def _registry(module: str, name: str) -> dict[str, str]:
-    """The class names of a registry by their keys."""
-    registry = _definition(module, name)[1]
+def _registry(module: str, name: str) -> tuple[str, dict[str, str]]:
+    """The module of a registry, and its class names by their keys."""
+    module, registry = _definition(module, name)
     if not isinstance(registry, ast.Dict):
-        return {}
+        return module, {}
     pairs = zip(registry.keys, registry.values, strict=True)
-    return {ast.literal_eval(key): ast.unparse(value) for key, value in pairs if key is not None}
+    return module, {ast.literal_eval(key): ast.unparse(value) for key, value in pairs if key is not None}
 
 
-def _fields(module: str, name: str) -> list[tuple[str, ast.expr, ast.expr, Setting]]:
-    """The annotated fields of a class and its bases: name, annotation, value, and what they say as a setting."""
-    rows: dict[str, tuple[str, ast.expr, ast.expr, Setting]] = {}
+def _fields(module: str, name: str) -> list[_Field]:
+    """The annotated fields of a class and its bases."""
+    rows: dict[str, _Field] = {}
     module, definition = _definition(module, name)
     for base in getattr(definition, "bases", []):
-        rows |= {row[0]: row for row in _fields(module, ast.unparse(base))}
-    return list((rows | {row[0]: row for row in _own_fields(module, definition)}).values())
+        rows |= {field.name: field for field in _fields(module, ast.unparse(base))}
+    return list((rows | {field.name: field for field in _own_fields(module, definition)}).values())
 
 
-def _own_fields(module: str, definition: ast.expr | ast.ClassDef) -> Iterator[tuple[str, ast.expr, ast.expr, Setting]]:
+def _own_fields(module: str, definition: ast.expr | ast.ClassDef) -> Iterator[_Field]:
     body = getattr(definition, "body", [])
     for node, below in zip_longest(body, body[1:]):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -147,7 +172,7 @@ def _own_fields(module: str, definition: ast.expr | ast.ClassDef) -> Iterator[tu
             about = below.value if isinstance(below, ast.Expr) else None
             text = about.value if isinstance(about, ast.Constant) and isinstance(about.value, str) else ""
             setting = Setting(_typed(default), tuple(_choices(module, node.annotation)), text)
-            yield node.target.id, node.annotation, value, setting
+            yield _Field(module, node.target.id, node.annotation, value, setting)
 
 
 def _arguments(module: str, name: str) -> dict[str, Setting]:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from topshelf.data import times
-from topshelf.data.names import ID_ROLES, IGNORE, OPTIONS, Columns, resolve, time_tier
+from topshelf.data.names import ID_ROLES, IGNORE, OPTIONS, WORDS, Columns, resolve, time_tier
 from topshelf.data.notes import Notes
 from topshelf.errors import DataError
 
@@ -74,7 +74,9 @@ def canonical(data: Tabular | pl.LazyFrame, wanted: Columns, source: str, conver
     table = checked(pl.DataFrame(columns), source, names)
     is_ours = wanted.timestamp is None  # the choice of the time column
     looks, named = _unused_times(data, set(names.values())) if is_ours else ((), ())
-    return Table(table, Notes(rows=len(table), unused_times=looks, time=names.get("timestamp"), unread_times=named))
+    guessed = tuple((WORDS.get(role, role), name) for role, name in names.items() if getattr(wanted, role) is None)
+    time = names.get("timestamp")
+    return Table(table, Notes(rows=len(table), unused_times=looks, time=time, unread_times=named, guessed=guessed))
 
 
 def _unused_times(data: Tabular, used: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""The named datasets, and loading any source of interactions as a split."""
+"""Loading any source of interactions as a split; the files of the named datasets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import polars as pl
 from topshelf.data import movielens
 from topshelf.data.download import cache_folder, download, verify
 from topshelf.data.given import first_given_rows, is_given, read_given
+from topshelf.data.interaction_datasets import DATASETS, DatasetInfo
 from topshelf.data.interactions import Interactions, concatenate
+from topshelf.data.named import not_found
 from topshelf.data.names import ColumnNames, Columns
 from topshelf.data.noise import add_false_positives
 from topshelf.data.notes import NO_NOTES
@@ -25,100 +27,9 @@ from topshelf.data.synthetic import generate
 from topshelf.errors import ConfigError, DataError, TopshelfWarning, at_least, one_of
 from topshelf.files import restore
 
-ADDRESS = "https://raw.githubusercontent.com/Tiny-Snow/IR-Benchmark-Dataset/main/data_iid/{}/proc.zip"
-CORE_10 = "iterative 10-core, per-user random 80/20 split (seed 0), test items unseen in train dropped"
-RECIPE = f"rating >= 3, {CORE_10}"
-RESEARCH = "for research; we may not redistribute it, see the source"
-MOVIELENS = "GroupLens: research use, no redistribution (grouplens.org/datasets/movielens)"
 WHOLE = "whole"  # the kind of a split that is none yet
 # Of load_split; a given split takes no others: they would change nothing.
 DEFAULTS: dict[str, Any] = {"split": "auto", "test_fraction": 0.2, "valid_fraction": 0.1, "last_n": 1, "split_seed": 0}
-
-
-@dataclass(frozen=True)
-class DatasetInfo:
-    """What is known of a named dataset. ``sha256`` None: the file cannot be verified."""
-
-    name: str
-    title: str
-    users: int
-    items: int
-    interactions: int | None
-    train: int | None
-    test: int | None
-    recipe: str
-    licence: str
-    address: str | None = None
-    sha256: str | None = None
-
-
-def _paper(
-    name: str,
-    title: str,
-    counts: tuple[int, int, int, int | None, int | None],
-    sha256: str | None,
-    recipe: str = RECIPE,
-    licence: str = RESEARCH,
-) -> DatasetInfo:
-    return DatasetInfo(name, title, *counts, recipe, licence, ADDRESS.format(name), sha256)
-
-
-# Counts and checksums: the files of Tiny-Snow/IR-Benchmark-Dataset as we had them. The counts of Book are the
-# SL@K paper's; its file is not available, so its parts and checksum are unknown.
-_KNOWN = [
-    _paper(
-        "amazon2014-health",
-        "Amazon 2014 Health",
-        (1_974, 1_200, 48_189, 37_784, 10_405),
-        "56f9e4b317903b99669b7f8b9ac527a71d30f59e736138a1ae9b8aca4c7e1779",
-    ),
-    _paper(
-        "amazon2014-electronic",
-        "Amazon 2014 Electronic",
-        (13_455, 8_360, 234_521, 182_398, 52_123),
-        "7c67d05b3792aebaa46a7c46af438c574263f9e34e8a4ae67a40de17dc094ee0",
-    ),
-    _paper(
-        "gowalla",
-        "Gowalla check-ins",
-        (29_858, 40_988, 1_027_464, 810_128, 217_336),
-        "6412ab68a7484a2edf762f715b2397a977b40cfedad7efefd1c493608ffc1bdf",
-        CORE_10,
-    ),
-    _paper("amazon2014-book", "Amazon 2014 Book", (135_109, 115_172, 4_042_382, None, None), None),
-    _paper(
-        "movielens-100k",
-        "MovieLens 100K",
-        (939, 1_016, 80_393, 63_944, 16_449),
-        "4ab66c074eb9b253368b5a488974ac89a1fc59adbf0aa3e59bece5cefcd87028",
-        licence=MOVIELENS,
-    ),
-    _paper(
-        "food",
-        "Food.com recipes",
-        (5_875, 9_852, 233_038, 184_106, 48_932),
-        "36ae9d8987c9000d49bb67352cdd37fc68ef6fc70bd678d836ffe819ee9dbb03",
-    ),
-    _paper(
-        "movielens-1m",
-        "MovieLens 1M",
-        (6_033, 3_123, 834_449, 665_133, 169_316),
-        "b0d2b0eb82076da282cd7c00d35caf1d5e0079468b78a5f434a1ef1ba55134c1",
-        licence=MOVIELENS,
-    ),
-    DatasetInfo(
-        "synthetic",
-        "Generated, works offline",
-        1_000,
-        800,
-        None,
-        None,
-        None,
-        "ten blocks of taste, Zipf popularity, seed 0; split as you choose",
-        "none needed",
-    ),
-]
-DATASETS: dict[str, DatasetInfo] = {info.name: info for info in _KNOWN}
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,13 +39,15 @@ class Dataset:
     ``titles`` are the names of the items by dense index, where known.
 
     ``notes`` are sentences on what was left out or left open when the source was read, to be shown before
-    training: rows that repeat a pair, columns that look like a time and are not used.
+    training: rows that repeat a pair, columns that look like a time and are not used. ``guessed`` are the columns that
+    the user did not name, by what they were taken for.
     """
 
     name: str
     split: Split
     titles: list[str] | None = None
     notes: tuple[str, ...] = ()
+    guessed: tuple[tuple[str, str], ...] = ()
 
     def warn(self) -> None:
         """Say the notes, each as a :class:`TopshelfWarning`."""
@@ -181,7 +94,7 @@ def read_source(
                 raise ConfigError(f"{setting} must be left out for {name}, which comes prepared; got {value!r}")
         return _read_named(name, test) if name in DATASETS else _given(path.stem, read_given(path, test=test))
     if not is_there:
-        raise DataError(f"{name!r} is neither a file nor a named dataset. Named datasets: {', '.join(DATASETS)}.")
+        raise not_found(name, "interactions")
     table, notes = read_table(path, Columns(**columns), separator)
     return whole(path.name, *prepare(Interactions.from_canonical(table, notes=notes), min_rating=min_rating, core=core))
 
@@ -274,7 +187,8 @@ def split_interactions(
         split_seed=split_seed,
     )
     parts = replace(parts, below=below or interactions.none())
-    return Dataset(name, _noisy(parts, noise, seed), titles, interactions.notes.lines(parts.kind))
+    notes = interactions.notes
+    return Dataset(name, _noisy(parts, noise, seed), titles, notes.lines(parts.kind), notes.guessed)
 
 
 def _noisy(split: Split, noise: float, seed: int) -> Split:

@@ -93,7 +93,8 @@ class RankingData:
     """Documents for training, validation and test; a part without queries is not there.
 
     ``feature_names`` are the columns of the features, in order. ``notes`` are sentences for the user,
-    ``path`` is where the data were read, None for tables in memory.
+    ``path`` is where the data were read, None for tables in memory. ``guessed`` are the columns that the
+    user did not name.
     """
 
     name: str
@@ -103,6 +104,7 @@ class RankingData:
     feature_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
     path: str | None = None
+    guessed: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         for name, part in self.parts.items():

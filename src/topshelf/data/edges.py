@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 
@@ -40,7 +41,14 @@ KNOWN_PAIRS = (
 COMMENTS = (b"#", b"%")  # lines before the table in SNAP's and KONECT's files
 
 
-def read_edges(path: str | Path, *, source: str | None = None, target: str | None = None) -> pl.DataFrame:
+class EdgeTable(NamedTuple):
+    """The rows of an edge list, and the names that its two columns have in the file."""
+
+    frame: pl.DataFrame
+    names: tuple[str, str]
+
+
+def read_edges(path: str | Path, *, source: str | None = None, target: str | None = None) -> EdgeTable:
     """The rows of an edge list as two columns ``source`` and ``target`` of ids, all whole numbers or all text.
 
     Columns that are not named are found by their usual names, or are the first two of a file without a header.
@@ -53,14 +61,14 @@ def read_edges(path: str | Path, *, source: str | None = None, target: str | Non
         names = _chosen(attempt(frame.collect_schema, where).names(), source, target, where)
         table = canonical(frame, Columns(*names, IGNORE, IGNORE), where).frame
     else:
-        table = _read_text_file(path, source, target, where)
+        table, names = _read_text_file(path, source, target, where)
     columns = [table["user"].alias("source"), table["item"].alias("target")]
     if len({column.dtype for column in columns}) > 1:  # numbers in one column and text in the other: all are text
         columns = [column.cast(pl.String) for column in columns]
-    return pl.DataFrame(columns)
+    return EdgeTable(pl.DataFrame(columns), names)
 
 
-def _read_text_file(path: Path, source: str | None, target: str | None, where: str) -> pl.DataFrame:
+def _read_text_file(path: Path, source: str | None, target: str | None, where: str) -> EdgeTable:
     content = gunzip(path) if path.suffix.lower() == ".gz" else _bytes(path)
     content = _without_comments(content, where)
     lines = _first_lines(content, where)
@@ -78,7 +86,8 @@ def _read_text_file(path: Path, source: str | None, target: str | None, where: s
         infer_schema=False,
     )
     frame = frame.rename(dict(zip(attempt(frame.collect_schema, where).names(), names, strict=True)))
-    return read_text(frame, Columns(*chosen, IGNORE, IGNORE), where, is_raw=separator == "\t").frame
+    table = read_text(frame, Columns(*chosen, IGNORE, IGNORE), where, is_raw=separator == "\t").frame
+    return EdgeTable(table, chosen)
 
 
 def _bytes(path: Path) -> bytes:

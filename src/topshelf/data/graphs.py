@@ -28,7 +28,8 @@ class LinkData:
 
     ``edges``: (E, 2) int64 by part, dense indices of ``nodes``; no self-loop, and no edge twice. ``features``: (N, f)
     float32, dense or sparse, or None. ``negatives``: (E, n, 2) for a held-out part, the pairs that each of its edges is
-    ranked against, where they are known. ``notes``: what was merged or left out when the source was read.
+    ranked against, where they are known. ``notes``: what was merged or left out when the source was read. ``guessed``:
+    the columns that the user did not name, by what they were taken for.
     """
 
     name: str
@@ -38,6 +39,7 @@ class LinkData:
     is_directed: bool = False
     negatives: Mapping[str, np.ndarray] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    guessed: tuple[tuple[str, str], ...] = ()
 
     @property
     def n_nodes(self) -> int:

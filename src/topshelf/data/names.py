@@ -32,6 +32,7 @@ OPTIONS = {
     "weight": "--rating-column",
     "timestamp": "--time-column",
 }
+WORDS = {"weight": "rating", "timestamp": "time"}  # as people are told of roles
 ROLES = tuple(KNOWN_NAMES)
 ID_ROLES = ("user", "item")
 
@@ -156,7 +157,7 @@ def _only(fitting: list[str], role: str, source: str) -> str:
     if len(set(fitting)) == 1:
         raise DataError(f"{source} has {len(fitting)} columns named {fitting[0]!r}. Rename or drop all but one.")
     neither = "" if role in ID_ROLES else f", or pass {IGNORE} to use none of them"
-    word = {"timestamp": "times", "weight": "ratings"}.get(role, f"{role}s")
+    word = f"{WORDS.get(role, role)}s"
     raise DataError(
         f"{source}: cannot tell which column holds the {word}: {_listed(fitting)} fit equally well. "
         f"Name one with {OPTIONS[role]} (in Python {role}=...){neither}."

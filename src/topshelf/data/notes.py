@@ -14,6 +14,7 @@ class Notes:
     ``unknown_cells`` are NaN cells of a matrix. ``unused_times`` are columns that look like a time and are not
     used, ``time`` the one that was guessed instead, where there is one.
     ``unread_times`` are unused columns with the name of a time, whose values do not look like one.
+    ``guessed`` are the columns that the user did not name, each with what it was taken for.
     """
 
     repeats: int = 0
@@ -22,6 +23,7 @@ class Notes:
     unused_times: tuple[str, ...] = ()
     time: str | None = None
     unread_times: tuple[str, ...] = ()
+    guessed: tuple[tuple[str, str], ...] = ()
 
     def __add__(self, other: Notes) -> Notes:
         return Notes(
@@ -31,6 +33,7 @@ class Notes:
             tuple(dict.fromkeys(self.unused_times + other.unused_times)),
             self.time or other.time,
             tuple(dict.fromkeys(self.unread_times + other.unread_times)),
+            self.guessed or other.guessed,
         )
 
     def lines(self, kind: str | None = None) -> tuple[str, ...]:

@@ -1,39 +1,27 @@
-"""The named datasets of documents, and where their files are looked for."""
+"""The named datasets of documents."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
+from typing import ClassVar
 
-from topshelf.data.download import cache_folder, verify
-from topshelf.errors import DataError
+from topshelf.data.local_datasets import LocalDataset
 
-RESEARCH = "for research; not ours to pass on, see the source"
 MSLR = "Microsoft's terms for MSLR-WEB: research use"
 _MICROSOFT = "https://www.microsoft.com/en-us/research/project/mslr/"
 _ISTELLA = "https://istella.ai/data/letor-dataset/"
 
 
 @dataclass(frozen=True)
-class RankingInfo:
-    """What is known of a named dataset of documents. ``files``: names that its zip or folder may have.
+class RankingInfo(LocalDataset):
+    """Documents of queries. ``queries``, ``documents``: of all parts."""
 
-    ``sha256`` None: the file cannot be verified. ``queries``, ``documents``: of all parts; None: not checked.
-    """
-
-    name: str
-    title: str
-    files: tuple[str, ...]
+    folder: ClassVar[str] = "ltr"
     features: int
-    queries: int | None
-    documents: int | None
+    queries: int
+    documents: int
     grades: str
     folds: int
-    recipe: str
-    licence: str = RESEARCH
-    address: str | None = None
-    sha256: str | None = None
 
 
 _KNOWN = [
@@ -46,7 +34,7 @@ _KNOWN = [
         15_211,
         "0 to 2",
         5,
-        "folds by the rotation of S1 to S5: three parts train, one validation, one test",
+        recipe="folds by the rotation of S1 to S5: three parts train, one validation, one test",
         address="https://www.microsoft.com/en-us/research/project/letor-learning-rank-information-retrieval/",
         sha256="95fc1b653abb221496a414df7cab3a744ecfe6b526c296fa05d01b109b0226b8",
     ),
@@ -59,7 +47,8 @@ _KNOWN = [
         16_140,
         "0 to 2",
         1,
-        "train, validation and test as given in fold 1",
+        recipe="train, validation and test as given in fold 1",
+        address="https://github.com/marcosfpr/ranklibpp",
         sha256="2f04ea89b3658cbff052c9f3f0b51af44438221bea78d15d56da307015638a6d",
     ),
     RankingInfo(
@@ -71,7 +60,9 @@ _KNOWN = [
         59_061,
         "0 to 4",
         1,
-        "train and test as given, validation by query from train; grades from raw labels by 0.07, 0.14, 0.41, 0.61",
+        recipe="train and test as given, validation by query from train; grades from raw labels by 0.07, 0.14, 0.41, "
+        "0.61",
+        address="https://github.com/spbsu-ml-community/jmll",
         sha256="961aa2632c33031c9ea695d1800abffd2eb596a2f3e2e85347b04008afdfd4c1",
     ),
     RankingInfo(
@@ -83,8 +74,9 @@ _KNOWN = [
         10_000,
         "0 to 4",
         1,
-        "train and test as given, validation by query from train",
-        MSLR,
+        recipe="train and test as given, validation by query from train",
+        licence=MSLR,
+        address="https://pypi.org/project/rankeval/0.8.2",
         sha256="9b9a2d20de5baef90059c9184b7fa9c23f0b861d11afa88ff7736f619c19e9b3",
     ),
     RankingInfo(
@@ -96,8 +88,9 @@ _KNOWN = [
         9_122,
         "0 to 4",
         1,
-        "train, validation and test as given",
-        MSLR,
+        recipe="train, validation and test as given",
+        licence=MSLR,
+        address="https://github.com/chang-li/OnlineLambdaMart",
         sha256="08384f2743db77e03842499abb024c7b7c7a130c327ba1b356070574a044d128",
     ),
     RankingInfo(
@@ -109,9 +102,9 @@ _KNOWN = [
         1_200_192,
         "0 to 4",
         5,
-        "Fold1 to Fold5, each with train.txt, vali.txt and test.txt",
-        MSLR,
-        _MICROSOFT,
+        recipe="Fold1 to Fold5, each with train.txt, vali.txt and test.txt",
+        licence=MSLR,
+        address=_MICROSOFT,
     ),
     RankingInfo(
         "web30k",
@@ -122,9 +115,9 @@ _KNOWN = [
         3_771_125,
         "0 to 4",
         5,
-        "Fold1 to Fold5, each with train.txt, vali.txt and test.txt",
-        MSLR,
-        _MICROSOFT,
+        recipe="Fold1 to Fold5, each with train.txt, vali.txt and test.txt",
+        licence=MSLR,
+        address=_MICROSOFT,
     ),
     RankingInfo(
         "istella",
@@ -135,32 +128,10 @@ _KNOWN = [
         10_454_629,
         "0 to 4",
         1,
-        "a folder with train.txt and test.txt (the download is a tar.gz: unpack it), validation by query from train",
-        "Istella's licence: research use",
-        _ISTELLA,
+        recipe="a folder with train.txt and test.txt (the download is a tar.gz: unpack it), validation by query from "
+        "train",
+        licence="Istella's licence: research use",
+        address=_ISTELLA,
     ),
 ]
 RANKING_DATASETS: dict[str, RankingInfo] = {info.name: info for info in _KNOWN}
-
-
-def local_source(name: str) -> Path | None:
-    """The zip or folder of a named dataset, in ``TOPSHELF_DATA`` or the cache, None if it is not there."""
-    info, cache = RANKING_DATASETS[name], cache_folder()
-    folders = [cache, cache / "ltr"]
-    if chosen := os.environ.get("TOPSHELF_DATA"):
-        folders = [Path(chosen), Path(chosen) / "ltr", *folders]
-    places = [folder / file for folder in folders for file in info.files]
-    return next((path for path in places if path.exists()), None)
-
-
-def locate(name: str) -> Path:
-    """The zip or folder of a named dataset; a file is verified."""
-    info, path = RANKING_DATASETS[name], local_source(name)
-    if path is not None:
-        return path if path.is_dir() else verify(path, info.sha256)
-    source = f" from {info.address}" if info.address else ""
-    raise DataError(
-        f"{name} ({info.title}) is not here, and its terms do not let it be downloaded for you. Get it{source}, and "
-        f"put it as {' or '.join(info.files)} into a folder that TOPSHELF_DATA names, or into {cache_folder()}. "
-        f"Layout: {info.recipe}."
-    )

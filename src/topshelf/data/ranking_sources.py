@@ -11,8 +11,9 @@ import numpy as np
 
 from topshelf.data.documents import Documents, RankingData, concatenate
 from topshelf.data.letor import Text, read_letor
-from topshelf.data.ranking_datasets import RANKING_DATASETS, locate
-from topshelf.data.ranking_tables import TableColumns, is_table, read_document_table
+from topshelf.data.named import not_found
+from topshelf.data.ranking_datasets import RANKING_DATASETS
+from topshelf.data.ranking_tables import TableColumns, guessed_columns, is_table, read_document_table
 from topshelf.data.unpack import open_zip
 from topshelf.errors import ConfigError, DataError, at_least
 
@@ -79,7 +80,7 @@ def load_ranking(
     name, path, texts = _texts(source, {part: Path(file) for part, file in given.items() if file is not None}, fold)
     reading = Reading(TableColumns(query, grade, features), n_features)
     if name in RANKING_DATASETS:
-        _refuse_settings(name, {"query": query, "grade": grade, "features": features, "n_features": n_features})
+        RANKING_DATASETS[name].refuse({"query": query, "grade": grade, "features": features, "n_features": n_features})
         reading = replace(reading, n_features=RANKING_DATASETS[name].features)
     has_test = "test" in texts
     if not with_test:
@@ -87,7 +88,10 @@ def load_ranking(
     parts, names = _read(texts, reading)
     fractions = (valid_fraction, 0.0 if has_test else test_fraction)
     data = _in_parts(name, parts, names, fractions, (seed, split_seed))
-    return replace(data, path=str(path.absolute()), test=data.test if with_test else data.test.none())
+    is_single = texts["train"][0].member is None and is_table(texts["train"][0].path)
+    guessed = guessed_columns(texts["train"][0].path, reading.columns) if is_single else ()
+    test_part = data.test if with_test else data.test.none()
+    return replace(data, path=str(path.absolute()), test=test_part, guessed=guessed)
 
 
 def split_documents(
@@ -163,12 +167,9 @@ def _once(documents: Documents, texts: list[Text]) -> Documents:
 def _texts(source: str | Path, given: dict[str, Path], fold: int) -> tuple[str, Path, dict[str, list[Text]]]:
     """The name of a source, where it is, and the files of its parts."""
     name = str(source)
-    path = locate(name) if name in RANKING_DATASETS else Path(source)
+    path = RANKING_DATASETS[name].locate() if name in RANKING_DATASETS else Path(source)
     if not _exists(path):
-        raise DataError(
-            f"{name!r} is neither a file nor a named dataset of documents. Named datasets: "
-            f"{', '.join(RANKING_DATASETS)}."
-        )
+        raise not_found(name, "ranking")
     if not given:
         return name if name in RANKING_DATASETS else path.name, path, _parts_of(_listed(path), fold, str(path))
     if name in RANKING_DATASETS or path.is_dir():
@@ -270,12 +271,6 @@ def _carve(train: Documents, fraction: float, seed: int, name: str, part: str) -
     taken = np.zeros(len(train), bool)
     taken[np.random.default_rng([seed, PARTS.index(part)]).permutation(len(train))[:n_taken]] = True
     return train.select(np.flatnonzero(~taken)), train.select(np.flatnonzero(taken))
-
-
-def _refuse_settings(name: str, settings: Mapping[str, object]) -> None:
-    for setting, value in settings.items():
-        if value is not None:
-            raise ConfigError(f"data.{setting} must be left out for {name}, which comes prepared; got {value!r}")
 
 
 def has_order(documents: Documents) -> np.ndarray:

@@ -46,6 +46,17 @@ def read_document_table(path: Path, columns: TableColumns, *, needs_grades: bool
     return _read(_scan(path), columns, str(path), needs_grades)
 
 
+def guessed_columns(path: Path, columns: TableColumns) -> tuple[tuple[str, str], ...]:
+    """What the columns of the query and the grade are taken to be where they are not named; only the header is read."""
+    names = attempt(_scan(path).collect_schema, str(path)).names()
+    known = {"query": (columns.query, QUERY_NAMES), "grade": (columns.grade, GRADE_NAMES)}
+    return tuple(
+        (what, _column(None, common, names, what, str(path)))
+        for what, (given, common) in known.items()
+        if given is None
+    )
+
+
 def documents_of_frame(frame: Any, columns: TableColumns, *, needs_grades: bool = True) -> DocumentTable:
     """The documents of a polars or pandas frame, as :func:`read_document_table` reads a file."""
     if not isinstance(frame, pl.LazyFrame):

@@ -9,6 +9,7 @@ import codecs
 import io
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -88,7 +89,11 @@ def _read_content(content: Content, wanted: Columns, source: str, separator: str
     layout = sniff(_head(content, source), separator, source, wanted)
     if layout.is_lists:
         return _read_lists(content, source)
-    return read_text(_scan(content, layout), wanted, source, is_raw=layout.separator in UNQUOTED)
+    table = read_text(_scan(content, layout), wanted, source, is_raw=layout.separator in UNQUOTED)
+    if layout.has_header:
+        return table
+    places = tuple((role, f"column {layout.names.index(name) + 1}") for role, name in table.notes.guessed)
+    return table._replace(notes=replace(table.notes, guessed=places))
 
 
 def first_rows(path: Path, n: int, wanted: Columns = GUESS, separator: str | None = None) -> pl.DataFrame:

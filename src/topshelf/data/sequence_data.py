@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from topshelf.data.columns import Table
-from topshelf.data.datasets import DATASETS
 from topshelf.data.given import is_given
+from topshelf.data.interaction_datasets import DATASETS
 from topshelf.data.interactions import Interactions
+from topshelf.data.named import not_found
 from topshelf.data.names import Columns
 from topshelf.data.prepare import prepare
 from topshelf.data.readers import are_user_lines, read_table, read_user_lines
+from topshelf.data.sequence_datasets import SEQUENCE_DATASETS
 from topshelf.data.sequence_split import SequenceKind, SequenceSplit, Targets, split_sequences
 from topshelf.errors import ConfigError, DataError, TopshelfWarning, one_of
 
@@ -32,7 +35,7 @@ class SequenceData:
     """Sequences in three parts, and how they are measured.
 
     ``exclude_seen``: what a user had before is not ranked. ``targets``: of a user's held-out events the "first" one is
-    asked for, or "each" of them. ``notes`` are sentences to be shown before training.
+    asked for, or "each" of them. ``notes`` are sentences to be shown before training. ``guessed``: as in ``Dataset``.
     """
 
     name: str
@@ -41,6 +44,7 @@ class SequenceData:
     notes: tuple[str, ...] = ()
     exclude_seen: bool = True
     targets: Targets = "first"
+    guessed: tuple[tuple[str, str], ...] = ()
 
     def warn(self) -> None:
         """Say the notes, each as a :class:`TopshelfWarning`."""
@@ -67,20 +71,18 @@ def load_sequences(
     targets: Targets = "first",
     test: bool = True,
 ) -> SequenceData:
-    """A file as sequences, cut in three. Without ``test`` the last events of each user are left out."""
-    path = Path(source)
-    if str(source) in DATASETS or is_given(path):
-        raise ConfigError(
-            f"data.source must be a file of events in order, and {source} comes as sets of items already split; use "
-            "task interactions for it"
-        )
+    """A file or a named dataset as sequences, cut in three. Without ``test`` each user's last events are left out."""
+    path = _path(source)
     columns = Columns(user, item, weight, timestamp, dates)
     table, is_lines = _read(path, format, columns)
     data = Interactions.from_canonical(table.frame, notes=table.notes)
+    info = SEQUENCE_DATASETS.get(str(source))
+    if info is not None:
+        info.check_counts({"users": data.n_users, "items": data.n_items, "events": len(table.frame)}, path)
     is_ordered = is_lines or one_of("order", order, ("time", "file")) == "file"
     return cut(
         data,
-        path.name,
+        path.name if info is None else info.name,
         is_ordered=is_ordered,
         by_file=order == "file",
         min_rating=min_rating,
@@ -122,7 +124,8 @@ def cut(
         *left_out,
         *_about_repeats(parts, exclude_seen, targets, "test" if test else "valid"),
     )
-    return SequenceData(name, parts if test else parts.without_test(), None, notes, exclude_seen, targets)
+    split_parts = parts if test else parts.without_test()
+    return SequenceData(name, split_parts, None, notes, exclude_seen, targets, data.notes.guessed)
 
 
 def said(note: str, kind: str) -> str:
@@ -141,6 +144,21 @@ def _about_repeats(
         f"{n_repeats:,} of {n:,} {part} events are of items that the user had before. Lists leave those out "
         "(data.exclude_seen), so they count as misses; set data.exclude_seen = false to recommend items again"
     ]
+
+
+def _path(source: str | Path) -> Path:
+    """The file of a source; of a named dataset, wherever the user keeps it."""
+    name, path = str(source), Path(source)
+    if name in SEQUENCE_DATASETS:
+        return SEQUENCE_DATASETS[name].locate()
+    if name in DATASETS or is_given(path):
+        raise ConfigError(
+            f"data.source must be a file of events in order, and {source} comes as sets of items already split; use "
+            "task interactions for it"
+        )
+    if not os.path.exists(path):  # noqa: PTH110  also False for a name that is too long
+        raise not_found(name, "sequences")
+    return path
 
 
 def _read(path: Path, format: Format, columns: Columns) -> tuple[Table, bool]:

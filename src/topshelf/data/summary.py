@@ -8,14 +8,23 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from topshelf.data.datasets import DATASETS, WHOLE, Dataset, DatasetInfo, local_file
+from topshelf.data.datasets import WHOLE, Dataset, local_file
 from topshelf.data.given import MEASURED
-from topshelf.data.ranking_datasets import RANKING_DATASETS, local_source
+from topshelf.data.interaction_datasets import DatasetInfo
+from topshelf.data.local_datasets import LocalDataset
+from topshelf.data.named import NAMED
 from topshelf.data.splits import Split
 from topshelf.errors import DataError
 
 PERCENTILES = (0, 10, 50, 90, 99, 100)
 FIRST_ROWS = 5
+# What is counted in the data of each task.
+COUNTED = {
+    "interactions": ("users", "items", "interactions"),
+    "ranking": ("queries", "documents", "features"),
+    "sequences": ("users", "items", "events"),
+    "links": ("nodes", "edges", "features"),
+}
 
 
 def describe(source: Dataset, rows: pl.DataFrame | None = None) -> dict[str, Any]:
@@ -53,15 +62,19 @@ def describe_split(split: Split) -> dict[str, Any]:
 
 
 def dataset_table() -> list[dict[str, Any]]:
-    """The named datasets, with where each one is."""
-    return [{**asdict(info), "local_file": _local_file(info)} for info in DATASETS.values()]
+    """The named datasets of all tasks: what is known of each, its counts, and where its file is."""
+    return [
+        {"task": task, **asdict(info), "local_file": _local_file(info)}
+        for task, known in NAMED.items()
+        for info in known.values()
+    ]
 
 
-def _local_file(info: DatasetInfo) -> str | None:
-    if info.address is None:
+def _local_file(info: DatasetInfo | LocalDataset) -> str | None:
+    if isinstance(info, DatasetInfo) and info.address is None:
         return "generated"
     try:
-        path = local_file(info.name)
+        path = local_file(info.name) if isinstance(info, DatasetInfo) else info.found()
     except DataError:
         return "damaged file"
     return None if path is None else str(path)
@@ -79,11 +92,3 @@ def _range(values: np.ndarray | None) -> list[float] | None:
 def _plain(value: Any) -> Any:
     """A value that JSON can hold: dates, bytes and other values as text."""
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def ranking_table() -> list[dict[str, Any]]:
-    """The named datasets of documents, with their local file or folder if there is one."""
-    return [
-        {**asdict(info), "local_file": None if (path := local_source(name)) is None else str(path)}
-        for name, info in RANKING_DATASETS.items()
-    ]

@@ -99,6 +99,16 @@ class ModuleForm:
         """What has the documentation: the class, where its docstring says when to use it, else the formula."""
         return cls if "Use when:" in (cls.__doc__ or "") else getattr(cls, "formula", cls)
 
+    def extra_repr(self) -> str:
+        """The settings, as ``repr`` and ``print`` show them: as they are now, or as they were given."""
+        args, given = self.__dict__["_constructed_with"]
+        bound = inspect.signature(type(self)).bind(*args, **given)
+        bound.apply_defaults()
+        current = {name: getattr(self, name, value) for name, value in bound.arguments.items()}
+        plain = (str, int, float, tuple, list, type(None))
+        shown = {name: now if isinstance(now, plain) else bound.arguments[name] for name, now in current.items()}
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
+
     def call_formula(self, **given: Any) -> Tensor:
         """The formula, with each of its arguments from ``given`` or else from the module's attribute of that name."""
         arguments = {name: given[name] if name in given else getattr(self, name) for name in self._arguments}

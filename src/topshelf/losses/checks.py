@@ -24,6 +24,8 @@ _SHAPES = {
     "item_vector": ("floating-point numbers", ("P d",), "pass one row per positive"),
 }
 
+_CONVERTED = {"floating-point numbers": ".float()", "integers": ".long()", "bool": ".bool()"}
+
 # What an index counts, and the remedy for one that is out of range.
 _RANGES = {
     "owner": ("rows of the batch", "pass the batch row of each positive's query"),
@@ -68,6 +70,8 @@ def _check_shapes(tensors: dict[str, Tensor | None]) -> int | None:
         if value is None or ("N" in shapes[-1] and "N" not in sizes and name != "negative"):
             continue  # not used without negatives
         fits = [axes for axes in map(str.split, shapes) if _fits(value, axes, sizes)]
+        if fits and not _is_kind(value, kind):
+            remedy = f"convert it with {_CONVERTED[kind]}"
         if not fits or not _is_kind(value, kind):
             wanted = " or ".join(_described(axes.split(), sizes) for axes in shapes)
             got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

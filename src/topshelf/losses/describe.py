@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from topshelf.losses import LISTWISE, LOSSES
+from topshelf.losses import LOSSES, Loss
 from topshelf.registry import row
 
 
-def describe() -> list[dict[str, Any]]:
+def describe(registry: Mapping[str, type[Any]] = LOSSES) -> list[dict[str, Any]]:
     """One row per loss: name, form ("ragged" or "graded"), one-line summary, when to use it, cost, paper, relations,
     settings with defaults, search ranges."""
     return [
-        *(row(name, "ragged", cls, cls.documented()) for name, cls in LOSSES.items()),
-        *(row(name, "graded", cls, cls.documented()) for name, cls in LISTWISE.items()),
+        row(name, "ragged" if issubclass(cls, Loss) else "graded", cls, cls.documented())
+        for name, cls in registry.items()
     ]

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from topshelf.models import MODELS, Model
-from topshelf.models.lists import LIST_MODELS
+from topshelf.models.base import Trainable
 from topshelf.registry import row
 
 
-def describe() -> list[dict[str, Any]]:
+def describe(registry: Mapping[str, type[Trainable]] = MODELS) -> list[dict[str, Any]]:
     """One row per model: name, form ("trained" or "closed form"), one-line summary, when to use it, cost, paper,
-    relations, whether it takes new users, settings with defaults, search ranges."""
-    return [
-        {**row(name, "closed form" if cls.is_closed_form else "trained", cls, cls), "new_users": takes_new_users(cls)}
-        for name, cls in MODELS.items()
-    ]
-
-
-def describe_lists() -> list[dict[str, Any]]:
-    """The same of the models that rank documents; their form is "documents"."""
-    return [row(name, "documents", cls, cls) for name, cls in LIST_MODELS.items()]
+    relations, settings with defaults, search ranges; for models of users and items, whether they take new users."""
+    rows = []
+    for name, cls in registry.items():
+        described = row(name, "closed form" if cls.is_closed_form else "trained", cls, cls)
+        rows.append({**described, "new_users": takes_new_users(cls)} if issubclass(cls, Model) else described)
+    return rows
 
 
 def takes_new_users(cls: type[Model]) -> bool:

@@ -18,6 +18,7 @@ from topshelf.data.splits import Through
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning
 from topshelf.evaluation import PROTOCOLS, Evaluation
 from topshelf.models import Trainable
+from topshelf.terminal import say
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
 from topshelf.training.phases import Outcome, Phases
@@ -121,7 +122,11 @@ def fit(config: BaseConfig, dataset: Any = None, *, out: str | Path | None = Non
     if out is not None:
         RunFolder(out).check_new()
         _say_of_scripts(config)
-    dataset = dataset or load_dataset(config)
+    if dataset is None:
+        dataset = load_dataset(config)
+        if dataset.guessed and not quiet:
+            columns = ", ".join(f'{what} = "{name}"' for what, name in dataset.guessed)
+            say(f"{dataset.name}, columns guessed: {columns}", stderr=True)
     phases = _phases(config, dataset, quiet)
     if out is None:
         return _finish(phases, dataset, None, None)

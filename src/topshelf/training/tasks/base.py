@@ -23,7 +23,8 @@ Part = Literal["valid", "test"]
 class Task:
     """A task with its data. ``through`` is what a model may see: "train", "valid" (train too) or "all".
 
-    The data are any object with a ``name`` and ``warn()``, which says what was left out when they were read.
+    The data are any object with a ``name``, ``warn()``, which says what was left out when they were read, and
+    ``guessed``, the columns of their file that the user did not name.
     """
 
     name: ClassVar[str]

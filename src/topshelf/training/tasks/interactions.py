@@ -10,37 +10,34 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from topshelf.config import BaseConfig, RunConfig
-from topshelf.data import Dataset, IdMap, Split, load_split
-from topshelf.data.memory import available
+from topshelf.data import Dataset, Split, load_split
 from topshelf.data.splits import Through
 from topshelf.errors import DataError
 from topshelf.evalset import EvalSet, protocol_set
 from topshelf.evaluation import Evaluation, evaluate_set, ndcg
 from topshelf.models import Model
 from topshelf.queries import Context, EventLists, QuerySet
-from topshelf.ragged import Ragged
-from topshelf.ranking import QueryVectors
 from topshelf.training import checkpoint
 from topshelf.training.build import build_objective
 from topshelf.training.folder import RunFolder, part_of, part_state
 from topshelf.training.objective import Objective
-from topshelf.training.tasks.base import Part, Task
+from topshelf.training.tasks.base import Part
+from topshelf.training.tasks.catalogue import CatalogueTask, known_vectors, numbered, popularity, vectors_for
 
 NOTES = {
     "dropped_test": "test interactions dropped, because their user or item is not in train",
     "dropped_valid": "validation interactions dropped, because their user or item is not in train",
 }
 _TUNED = ("train", "valid")
-_MAX_SIZE = 2**31  # more users or items than any table of vectors holds
 
 
-class InteractionsTask(Task):
+class InteractionsTask(CatalogueTask):
     """Users and their items, ranked over the whole catalogue."""
 
     name: ClassVar[str] = "interactions"
+    split: Split
 
     def __init__(self, split: Split, device: str = "cpu") -> None:
         self.split, self.device = split.check(), device
@@ -84,10 +81,7 @@ class InteractionsTask(Task):
     @classmethod
     def load_parts(cls, path: Path, config: RunConfig) -> Dataset:  # noqa: ARG003
         state = checkpoint.load(path)
-        sizes = [checked_size(name, state[name]) for name in ("n_users", "n_items")]
-        if 8 * sum(sizes) > available():  # before ids are made for them
-            raise DataError(f"{sizes[0]} users and {sizes[1]} items do not fit into memory")
-        ids = [IdMap.range(size) for size in sizes]
+        ids = numbered(state)
         train, valid = (part_of(state[name], name, *ids) for name in _TUNED)
         if not len(valid):
             raise DataError("valid is empty, and tuning is measured on it")
@@ -100,13 +94,6 @@ class InteractionsTask(Task):
             for tensor in vars(data.split.lists(name)).values():
                 total = zlib.crc32(tensor.to(torch.int64).contiguous().cpu().numpy().data, total)
         return f"{total:08x}"
-
-    @property
-    def n_items(self) -> int:
-        return self.split.n_items
-
-    def sizes(self) -> tuple[int, ...]:
-        return self.split.n_users, self.split.n_items
 
     def has(self, part: Part) -> bool:
         return self.split.lists(part).indices.numel() > 0
@@ -161,11 +148,8 @@ class InteractionsTask(Task):
         }
         if len(self.split.below):
             state["taken"] = dict(vars(self.split.seen("all")))
-        queries, items = model.encode(QuerySet.known(model.n_queries, self.device))
-        if isinstance(queries, Tensor):
-            dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
-            return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
-        return {**state, "learned": dict(vars(learned))}
+        vectors = known_vectors(model, QuerySet.known(model.n_queries, self.device))
+        return {**state, **({"learned": dict(vars(learned))} if vectors is None else vectors)}
 
     def lines(self, through: Through) -> list[str]:
         split = self.split
@@ -198,21 +182,3 @@ class InteractionsTask(Task):
                     f"the {part} part of the {self.split.kind} split is empty: no user has held-out items. Use more "
                     f"data, a larger {setting}, or another data.split"
                 )
-
-
-def checked_size(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MAX_SIZE:
-        raise ValueError(f"{name} must be a whole number from 1 to {_MAX_SIZE - 1}, got {value!r}")
-    return value
-
-
-def popularity(lists: Ragged, n_items: int) -> Tensor:
-    """How often each item is in the lists, (I,)."""
-    return torch.bincount(lists.indices, minlength=n_items).float()
-
-
-@torch.no_grad()
-def vectors_for(model: Model, evalset: EvalSet) -> tuple[QueryVectors, Tensor]:
-    """The vectors of the set's queries, and of all items."""
-    assert isinstance(evalset.queries, QuerySet)
-    return model.encode(evalset.queries)

@@ -11,11 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from topshelf.config import BaseConfig, SequenceConfig
 from topshelf.data import Events, IdMap
-from topshelf.data.memory import available
 from topshelf.data.sequence_data import SequenceData, load_sequences, said
 from topshelf.data.sequence_split import TARGETS, Asked, SequenceSplit, as_sets
 from topshelf.data.splits import Through
@@ -33,14 +31,15 @@ from topshelf.training.folder import RunFolder
 from topshelf.training.objective import Objective
 from topshelf.training.sequence_examination import examine_sequences
 from topshelf.training.sequence_objective import build_sequence_objective
-from topshelf.training.tasks.base import Part, Task
-from topshelf.training.tasks.interactions import checked_size, popularity, vectors_for
+from topshelf.training.tasks.base import Part
+from topshelf.training.tasks.catalogue import CatalogueTask, known_vectors, numbered, popularity, vectors_for
 
 
-class SequencesTask(Task):
+class SequencesTask(CatalogueTask):
     """Users' events in order. A query is who has these items so far; what it should find is the next one."""
 
     name: ClassVar[str] = "sequences"
+    split: SequenceSplit
 
     def __init__(self, data: SequenceData, device: str = "cpu") -> None:
         self.data, self.split, self.device = data, data.split.check(), device
@@ -91,10 +90,7 @@ class SequencesTask(Task):
     @classmethod
     def load_parts(cls, path: Path, config: SequenceConfig) -> SequenceData:  # noqa: ARG003
         state = checkpoint.load(path)
-        n_users, n_items = (checked_size(name, state[name]) for name in ("n_users", "n_items"))
-        if 8 * (n_users + n_items) > available():  # before ids are made for them
-            raise DataError(f"{n_users} users and {n_items} items do not fit into memory")
-        return cls.for_tuning(data_of(state, IdMap.range(n_users), IdMap.range(n_items), None))
+        return cls.for_tuning(data_of(state, *numbered(state), None))
 
     @classmethod
     def fingerprint(cls, data: SequenceData) -> str:
@@ -103,13 +99,6 @@ class SequencesTask(Task):
         for array in (events.indptr, events.indices.astype(np.int64), split.train_end, split.valid_end, split.left_out):
             total = zlib.crc32(np.ascontiguousarray(array).data, total)
         return f"{total:08x}"
-
-    @property
-    def n_items(self) -> int:
-        return self.split.n_items
-
-    def sizes(self) -> tuple[int, ...]:
-        return self.split.n_users, self.split.n_items
 
     def has(self, part: Part) -> bool:
         return len(self.split.asked(part, self.data.targets).rows) > 0
@@ -189,11 +178,8 @@ class SequencesTask(Task):
         }
         asking: dict[str, Any] = {"sequence": every, "history": seen, "rows": torch.arange(self.split.n_users)}
         kind = kind_for(model)
-        queries, items = model.encode(QuerySet(**{kind: asking[kind].to(self.device)}))
-        if isinstance(queries, Tensor):
-            dtype = torch.promote_types(torch.promote_types(queries.dtype, items.dtype), torch.float32)  # as multiplied
-            return {**state, "queries": queries.to("cpu", dtype), "items": items.to("cpu", dtype)}
-        return {**state, "learned": dict(vars(learned))}
+        vectors = known_vectors(model, QuerySet(**{kind: asking[kind].to(self.device)}))
+        return {**state, **({"learned": dict(vars(learned))} if vectors is None else vectors)}
 
     def lines(self, through: Through) -> list[str]:  # noqa: ARG002
         split, ends = self.split, (self.split.train_end, self.split.valid_end, np.diff(self.split.events.indptr))

@@ -1,0 +1,70 @@
+"""What the tasks share that rank a whole catalogue for users: interactions and sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from topshelf.data import IdMap, Split
+from topshelf.data.memory import available
+from topshelf.data.sequence_split import SequenceSplit
+from topshelf.errors import DataError
+from topshelf.evalset import EvalSet
+from topshelf.models import Model
+from topshelf.queries import QuerySet
+from topshelf.ragged import Ragged
+from topshelf.ranking import QueryVectors
+from topshelf.training.tasks.base import Task
+
+_MAX_SIZE = 2**31  # more users or items than any table of vectors holds
+
+
+class CatalogueTask(Task):
+    """Users, and the items of a catalogue."""
+
+    split: Split | SequenceSplit
+
+    @property
+    def n_items(self) -> int:
+        return self.split.n_items
+
+    def sizes(self) -> tuple[int, ...]:
+        return self.split.n_users, self.split.n_items
+
+
+def known_vectors(model: Model, queries: QuerySet) -> dict[str, Tensor] | None:
+    """The vectors of known users and of all items as an artifact keeps them; None if those of users are no table."""
+    users, items = model.encode(queries)
+    if not isinstance(users, Tensor):
+        return None
+    dtype = torch.promote_types(torch.promote_types(users.dtype, items.dtype), torch.float32)  # as multiplied
+    return {"queries": users.to("cpu", dtype), "items": items.to("cpu", dtype)}
+
+
+def numbered(state: Mapping[str, Any]) -> tuple[IdMap, IdMap]:
+    """Ids for the users and items of a study's file, which may hold any numbers of them."""
+    sizes = [_checked_size(name, state[name]) for name in ("n_users", "n_items")]
+    if 8 * sum(sizes) > available():  # before ids are made for them
+        raise DataError(f"{sizes[0]} users and {sizes[1]} items do not fit into memory")
+    return IdMap.range(sizes[0]), IdMap.range(sizes[1])
+
+
+def _checked_size(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _MAX_SIZE:
+        raise ValueError(f"{name} must be a whole number from 1 to {_MAX_SIZE - 1}, got {value!r}")
+    return value
+
+
+def popularity(lists: Ragged, n_items: int) -> Tensor:
+    """How often each item is in the lists, (I,)."""
+    return torch.bincount(lists.indices, minlength=n_items).float()
+
+
+@torch.no_grad()
+def vectors_for(model: Model, evalset: EvalSet) -> tuple[QueryVectors, Tensor]:
+    """The vectors of the set's queries, and of all items."""
+    assert isinstance(evalset.queries, QuerySet)
+    return model.encode(evalset.queries)
