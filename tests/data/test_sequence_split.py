@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from topshelf.data import Interactions
+from topshelf.data.sequence_data import load_sequences
 from topshelf.data.sequence_split import as_sets, split_sequences
 from topshelf.errors import ConfigError, DataError
 
@@ -106,3 +107,10 @@ def test_sets_have_each_item_once():
     split = split_sequences(interactions(EVENTS))
     sets = as_sets(split.sequences("all"), split.n_items).check(split.n_items, "sets", unique=True)
     assert sets.counts.tolist() == [3, 2, 2]
+
+
+def test_lines_that_may_be_rows_are_refused_with_the_setting_that_decides(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("".join(f"{user} {user + 1} {user + 2} {user + 3}\n" for user in range(9)))
+    with pytest.raises(DataError, match=r"cannot tell .* set data.format = 'lines'"):
+        load_sequences(path)

@@ -74,3 +74,9 @@ def test_columns_of_a_file_without_a_header_are_numbered(tmp_path):
     path.write_text("".join(f"{user},{item},3,{time}\n" for user, item, time in ROWS))
     expected = (("user", "column 1"), ("item", "column 2"), ("rating", "column 3"), ("time", "column 4"))
     assert load_dataset(assemble(data=str(path))).guessed == expected
+
+
+def test_a_file_with_one_user_per_line_has_no_columns_to_guess(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("".join(f"{user} 1 2 3 4 5\n{user + 50} 5 4 3 2 1\n" for user in range(9)))
+    assert load_dataset(assemble(task="sequences", data=str(path), model="markov")).guessed == ()

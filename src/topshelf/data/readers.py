@@ -255,4 +255,4 @@ def _read_lists(content: Content, source: str) -> Table:
         .filter(pl.col("item").list.len() > 0)  # a user may have no items in one of the files
         .explode("item")
     )
-    return read_text(frame, Columns(), source)
+    return read_text(frame, Columns(user="user", item="item"), source)

@@ -163,12 +163,10 @@ def _path(source: str | Path) -> Path:
 
 def _read(path: Path, format: Format, columns: Columns) -> tuple[Table, bool]:
     """The table of a file, and whether it has one user per line."""
-    is_lines = one_of("format", format, ("auto", "table", "lines")) == "lines"
-    if format == "auto":
-        is_lines = are_user_lines(path, columns)
-    if not is_lines:
+    if one_of("format", format, ("auto", "table", "lines")) != "lines":
         try:
-            return read_table(path, columns), False
+            if format == "table" or not are_user_lines(path, columns):
+                return read_table(path, columns), False
         except DataError as error:
             if format == "table":
                 raise
