@@ -156,13 +156,13 @@ def test_events_that_an_artifact_keeps_are_checked_and_used(folder):
     artifact = Artifact.of(fitted)
     kept = {"indptr": artifact.seen.indptr, "indices": artifact.seen.indices}
     state = {"seen": kept, "n_learned": artifact.n_learned, "counts": artifact.counts, **artifact._stored}
-    _check({**state, "events": lists}, N_ITEMS, N_ITEMS)
+    _check({**state, "events": lists}, N_ITEMS, N_ITEMS, asks_events=True)
     ids = (fitted.dataset.split.users, fitted.dataset.split.items, None)
     made = Artifact._from({**state, "events": lists}, fitted.config, *ids, lambda: fitted.model, pytest.fail)
     assert made.events.indices.tolist() == list(range(N_ITEMS))[::-1]
     lists["indices"][3] = N_ITEMS
     with pytest.raises(DataError, match="events names item 12 in list 3"):
-        _check({**state, "events": lists}, N_ITEMS, N_ITEMS)
+        _check({**state, "events": lists}, N_ITEMS, N_ITEMS, asks_events=True)
 
 
 def test_known_users_without_an_order_are_refused_and_new_ones_are_not():
