@@ -75,7 +75,7 @@ def test_a_new_loss_and_a_new_model_are_on_every_generated_page(generate):
     for name in ("losses/reference.md#scratch)", "models/reference.md#scratch_model)"):
         assert name in pages["settings.md"]
     with pytest.raises(AssertionError, match=r"run python docs/generate\.py"):
-        test_docs.test_the_generated_pages_are_what_the_code_says(generate, "docs/losses/reference.md")
+        test_docs.test_the_generated_pages_are_what_the_code_says(generate, "losses/reference")
 
 
 @pytest.mark.usefixtures("scratch")

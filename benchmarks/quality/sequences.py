@@ -47,6 +47,7 @@ METHODS: dict[str, Method] = {
     "SASRec, SL@20, thresholds of the batch": Method("sasrec", "slatk", {"threshold": {"of": "batch"}}),
     "SASRec, SL@20, gradient through the weight": Method("sasrec", "slatk", {"loss": {"detach_weight": False}}),
     "SASRec, gBCE": Method("sasrec", "gbce"),
+    "SASRec, SL, refitted on validation": Method("sasrec", "softmax", {"train": {"refit": True}}),
     "SASRec, SL@20, refitted on validation": Method("sasrec", "slatk", {"train": {"refit": True}}),
     "history, SL@20": Method("history", "slatk"),
     "EASE": Method("ease"),

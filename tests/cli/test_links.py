@@ -86,4 +86,3 @@ def test_what_cannot_be_asked_is_refused(folder, arguments, message):
 
 def test_commands_for_other_tasks_refuse_a_run_of_links(folder):
     assert "got task 'links'; use topshelf links" in failing("recommend", str(folder / "run"), "--user", "n0")
-    assert "task" in failing("diagnose", str(folder / "run"), "--out", str(folder / "page"))
