@@ -165,6 +165,7 @@ def test_a_tree_is_slower_only_where_the_whole_interval_is():
     assert before_after.verdict({"interval": [0.8, 0.9]}, 1.03) == "faster"
 
 
+@pytest.mark.slow
 def test_a_tree_against_itself_is_measured_by_two_processes(tmp_path):
     file, source = tmp_path / "result.json", str(ROOT / "src")
     command = [sys.executable, "-m", before_after.MODULE, "--before", source, "--after", source, "--json", str(file)]
@@ -210,6 +211,7 @@ def test_every_model_loss_and_estimator_is_among_the_combinations():
     assert set(same_numbers.ESTIMATORS) <= set(ESTIMATORS)
 
 
+@pytest.mark.slow
 def test_a_tree_trains_to_the_same_numbers_in_two_processes(tmp_path):
     file, source = tmp_path / "result.json", str(ROOT / "src")
     command = [sys.executable, "-m", same_numbers.MODULE, "--before", source, "--after", source, "--json", str(file)]

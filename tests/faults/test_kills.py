@@ -88,6 +88,7 @@ def test_training_killed_anywhere_ends_as_the_uninterrupted_run(driver, tmp_path
         assert leftovers(hit.place) == [], hit.point
 
 
+@pytest.mark.slow
 def test_a_resumed_run_killed_anywhere_ends_as_the_uninterrupted_one(driver, tmp_path, clicks):
     arguments = ["train", "--data", clicks, *options(model__dim=8, train__refit="true")]
     points = must(driver.topshelf(*arguments, "--out", tmp_path / "uninterrupted")).points
@@ -176,6 +177,7 @@ def test_lists_killed_anywhere_are_the_old_or_the_new_ones(driver, tmp_path, run
         assert leftovers(hit.place) == []
 
 
+@pytest.mark.slow
 def test_a_diagnosis_killed_anywhere_is_the_old_or_the_new_one(driver, tmp_path, diagnosis):
     for hit in killed_everywhere(driver, tmp_path, diagnosis.make, diagnosis.before):
         out = hit.place / "found"
@@ -200,6 +202,7 @@ def test_a_report_page_killed_anywhere_is_the_old_or_the_new_one(driver, tmp_pat
         assert leftovers(hit.place) == []
 
 
+@pytest.mark.slow
 def test_a_demonstration_killed_anywhere_can_be_run_again(driver, tmp_path):
     def demonstrate(place, fault):
         return driver.call("faults.scenes:demonstrate", str(place / "demo"), fault=fault)

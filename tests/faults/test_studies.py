@@ -136,6 +136,7 @@ def check_cases(pristine, place, chosen):
     return found
 
 
+@pytest.mark.slow
 def test_a_damaged_or_crafted_study_is_refused_or_the_same(pristine, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     chosen = cases()

@@ -173,6 +173,7 @@ def test_vectors_that_are_not_determined_say_what_to_raise():
         fitted(positives, dim=64, l2=None, l2_ratio=1e-30)
 
 
+@pytest.mark.slow
 def test_general_settings_are_safe_on_a_large_sparse_dataset():
     """Issue 13: of 12,784 x 13,874, NDCG@20 0.013 where EASE has 0.146. Here 0.009, EASE 0.162: everything shrank."""
     data = generate(4000, 4000, interactions_per_user=8, blocks=100, skew=0.5)

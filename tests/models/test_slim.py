@@ -117,6 +117,7 @@ def test_an_item_gets_the_same_weights_alone_and_among_all():
     assert np.array_equal(together.astype(np.float32), vectors_of(fitted(histories(5), l1=0.5, l2=1.0))[1].numpy())
 
 
+@pytest.mark.slow
 def test_where_too_many_are_active_for_a_matrix_of_their_own_descent_goes_on_over_all(monkeypatch):
     found = []
     for most in (4096, 0):

@@ -167,6 +167,7 @@ def wait_for_lines(out, process, n):
     raise AssertionError(f"no {n} epochs in a minute")
 
 
+@pytest.mark.slow
 def test_a_killed_process_resumes_to_the_uninterrupted_result(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     finish(start(*ARGUMENTS, "--out", str(whole)))
