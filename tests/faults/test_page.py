@@ -15,12 +15,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 @pytest.mark.parametrize(
     ("command", "count"),
     [
-        ("pytest tests/faults/test_kills.py", test_kills.N_KILLS),
+        ('pytest -m "slow or not slow" tests/faults/test_kills.py', test_kills.N_KILLS),
         ("pytest tests/faults/test_disks.py", test_disks.N_FAULTS),
         ("pytest tests/faults/test_crafted.py", test_crafted.N_CRAFTED),
         ("pytest tests/faults/test_tasks.py", test_tasks.N_CRAFTED),
         ("pytest tests/faults/test_hostile_inputs.py", test_hostile_inputs.CASES),
-        ("pytest tests/faults/test_studies.py", len(test_studies.cases())),
+        ('pytest -m "slow or not slow" tests/faults/test_studies.py', len(test_studies.cases())),
     ],
 )
 def test_the_page_gives_the_counts_of_the_tests(command, count):

@@ -68,6 +68,7 @@ def whole_study(server, place, kind):
     return found
 
 
+@pytest.mark.slow
 def test_a_study_killed_at_every_write_has_its_whole_budget(server, tmp_path):
     """Issue 13: killed 0.1 s after its folder appeared, `--trials 2` was forgotten and 30 ran.
 

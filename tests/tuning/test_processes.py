@@ -140,6 +140,7 @@ def test_two_processes_share_one_study_and_its_budget(tmp_path, start, only_tau,
     assert (tmp_path / "one" / "best.toml").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_study_resumes_with_no_trial_lost(tmp_path, start):
     out = tmp_path / "study"
     for name in ("go", "at-work-parent"):
