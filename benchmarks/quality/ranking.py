@@ -282,13 +282,17 @@ def told(made: Row) -> str:
     if found := made.get("against_best"):
         lines.append(
             f"SL@5 minus {found['loss']}, the best other loss: {found['difference']:+.4f} NDCG@5 ({found['low']:+.4f} "
-            f"to {found['high']:+.4f}, p = {found['p_value']:.3f}, {found['n']:,} queries)."
+            f"to {found['high']:+.4f}, {_chance(found)}, {found['n']:,} queries)."
         )
     if found := made.get("against_lambdamart"):
-        lines.append(f"SL@5 minus LambdaMART: {found['difference']:+.4f} (p = {found['p_value']:.3f}).")
+        lines.append(f"SL@5 minus LambdaMART: {found['difference']:+.4f} ({_chance(found)}).")
     if missing := [row["method"] for row in made["table"] if not row["is_complete"]]:
         lines.append(f"Not finished, so not in the table: {', '.join(missing)}.")
     return "\n".join(lines)
+
+
+def _chance(found: Row) -> str:
+    return "p < 0.001" if found["p_value"] < 0.001 else f"p = {found['p_value']:.3f}"
 
 
 def main() -> None:
