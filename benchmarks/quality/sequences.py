@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.harness import Benchmark, Row, each, mean_and_spread
+from benchmarks.harness import ROOT, Benchmark, Row, each, mean_and_spread
 from benchmarks.harness import table as table_of
 from topshelf.config import assemble, merged
+from topshelf.files import write_text
 from topshelf.training import fit
 
 DATA = ("beauty", "games")
@@ -27,6 +28,9 @@ PUBLISHED = {
     ("games", "SASRec, SL"): (0.2243, 0.1024),
     ("games", "SASRec, SL@20"): (0.2283, 0.1045),
 }
+PAGE = ROOT / "docs" / "sequences.md"
+BEGIN, END = "<!-- measured: benchmarks/quality/sequences.py --page -->", "<!-- end of measured -->"
+HEADS = ("method", "seeds", "Hit@20", "NDCG@20", "NDCG@10", "validation NDCG@20", "paper Hit@20", "paper NDCG@20")
 METRICS = ("hit_rate@20", "ndcg@20", "hit_rate@10", "ndcg@10", "mrr@20")
 
 
@@ -87,21 +91,35 @@ def measure(task: Task) -> Row:
 
 
 def table(rows: list[Row]) -> str:
-    """Means over seeds with their spread, the published figures beside."""
-    lines = []
+    """Means over seeds with their spread, the published figures beside; a table per dataset."""
+    texts = []
     for data in DATA:
+        lines = []
         for label in METHODS:
             some = [row for row in rows if (row["data"], row["method"]) == (data, label)]
             if not some:
                 continue
-            published = PUBLISHED.get((data, label))
             cells = [mean_and_spread([row[name] for row in some]) for name in ("hit_rate@20", "ndcg@20", "ndcg@10")]
-            valid = [row["valid"] for row in some if isinstance(row["valid"], dict)]
-            held = [mean_and_spread([one[name] for one in valid]) if valid else "" for name in METRICS[:2]]
-            beside = [f"{value:.4f}" for value in published] if published else ["", ""]
-            lines.append([data, label, len(some), *cells, *held, *beside])
-    heads = ("data", "method", "seeds", "Hit@20", "NDCG@20", "NDCG@10", "validation Hit@20", "validation NDCG@20")
-    return table_of((*heads, "published Hit@20", "published NDCG@20"), lines)
+            valid = [row["valid"] if isinstance(row["valid"], float) else row["valid"]["ndcg@20"] for row in some]
+            beside = [f"{value:.4f}" for value in PUBLISHED.get((data, label), ())] or ["", ""]
+            lines.append([label, len(some), *cells, mean_and_spread(valid), *beside])
+        heads = (
+            "method",
+            "seeds",
+            "Hit@20",
+            "NDCG@20",
+            "NDCG@10",
+            "validation NDCG@20",
+            "paper Hit@20",
+            "paper NDCG@20",
+        )
+        texts.append(f"**{data.capitalize()}**\n\n{table_of(heads, lines)}")
+    return "\n\n".join(texts)
+
+
+def write_page(rows: list[Row]) -> None:
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    write_text(PAGE, f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{rest.partition(END)[2]}")
 
 
 def main() -> None:
@@ -110,7 +128,11 @@ def main() -> None:
         "benchmarks.quality.sequences", __doc__, data=DATA, known=DATA, seeds=(0, 1, 2), jobs=1, quick=quick
     )
     benchmark.parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="LABEL")
+    benchmark.parser.add_argument("--page", action="store_true", help="write the tables of FILE into docs/sequences.md")
     options = benchmark.parse()
+    if options.page:
+        write_page(benchmark.held())
+        return
     benchmark.check("--methods", options.methods, list(METHODS))
     rows: list[Row] = benchmark.held()
     made = {(row["data"], row["method"], row["seed"]) for row in rows}
