@@ -85,7 +85,7 @@ class Artifact:
         """From a run folder. An unfinished run, or one of an earlier version, is loaded as a whole."""
         registry.allow(allow)
         folder = RunFolder.open(path)
-        config = of_task(folder.load_config(), CatalogueConfig, "an Artifact")
+        config = of_task(folder.load_config(), CatalogueConfig, "a list of recommended items")
         if not folder.is_finished or not folder.artifact.exists():
             return cls.of(load(path))
         state = folder.load_artifact()

@@ -203,7 +203,9 @@ def _refuse(text: Text, piece: bytes, position: int, rule: str, lines_before: in
     start = piece.rfind(b"\n", 0, position) + 1
     end = piece.find(b"\n", position)
     line = lines_before + piece.count(b"\n", 0, position) + 1
-    word = piece[position:end].split()[:1]
+    # The word that the position is in, or that ends there; the next one where the line begins with blanks.
+    begin = max(start, *(piece.rfind(blank, start, position) + 1 for blank in (b" ", b"\t")))
+    word = piece[begin:end].split()[:1]
     shown = piece[start : min(end, start + _SHOWN)].decode("utf-8", "replace")
     got = f", got {word[0][:_SHOWN].decode('utf-8', 'replace')!r}" if word else ""
     raise DataError(

@@ -23,10 +23,10 @@ FAULTS = {
     3: "after the grade must come qid: and the id of the query",
     4: "the id of its query must be a whole number",
     5: "features must be written as index:value",
-    6: "feature indices begin at 1, got 0",
+    6: "feature indices begin at 1",
     7: "feature indices must ascend, each at most once",
     8: "the value of a feature must be a number",
-    9: "features must be finite numbers, got NaN or infinity",
+    9: "features must be finite numbers",
     10: f"a feature index must be at most {MOST_FEATURES}",
 }
 
@@ -202,7 +202,7 @@ def grade_of(text: Array, at: int) -> Any:
     value, after = number(text, at)
     if after < 0 or not is_end(text[after]) or not abs(value) <= _LARGEST:
         return 0.0, at, 1
-    return value, after, 2 if value < 0 else 0
+    return (value, at, 2) if value < 0 else (value, after, 0)
 
 
 @jit
