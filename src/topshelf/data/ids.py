@@ -46,7 +46,7 @@ class IdMap:
         return self.take(np.asarray(index, dtype=np.int64).ravel()).to_list()
 
     def take(self, index: np.ndarray) -> pl.Series:
-        """External ids of dense indices, as a column. Numbers go through NumPy: one answer is then ten times faster."""
+        """External ids of dense indices, as a column. Numbers go through NumPy, which is faster for a few."""
         if self.values.dtype == pl.Int64:
             return pl.Series(self.values.to_numpy()[index])
         return self.values.gather(index)
