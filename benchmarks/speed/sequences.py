@@ -37,6 +37,7 @@ from benchmarks.harness import Benchmark, Memory, Row, apart, best, interleaved,
 from benchmarks.quality.sequences import DATA
 from topshelf import Recommender
 from topshelf.config import assemble
+from topshelf.ranking import ROW_MULTIPLE
 from topshelf.sequences import SequenceBatch
 from topshelf.training import fit, load_dataset
 from topshelf.training.batches import stream
@@ -141,13 +142,14 @@ def padded_steps(batches: list[SequenceBatch], n_items: int) -> Callable[[], Non
 def product_steps(positions: int, n_items: int, dim: int = 64) -> Callable[[], None]:
     """The three products of the timed positions alone, in blocks of a batch."""
     block = 760
-    queries, items, scores = torch.randn(block, dim), torch.randn(n_items, dim), torch.empty(block, n_items)
+    stride = -(-n_items // ROW_MULTIPLE) * ROW_MULTIPLE
+    queries, items, scores = torch.randn(block, dim), torch.randn(stride, dim), torch.empty(block, stride)
 
     def run() -> None:
         for _ in range(-(-positions // block)):
             torch.mm(queries, items.T, out=scores)
             torch.mm(scores, items)
-            torch.mm(scores.T, queries)
+            torch.mm(queries.T, scores)
 
     return run
 

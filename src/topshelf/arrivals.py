@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf.data import IdMap, Interactions
+from topshelf.data import IdMap
 from topshelf.data.events import bounds
 from topshelf.data.ids import UNKNOWN
 from topshelf.errors import DataError, TopshelfWarning
@@ -66,9 +66,10 @@ def arrive(
         old = known.select(rows[rows != UNKNOWN])
         old_owner = (rows != UNKNOWN).nonzero().squeeze(1)[old.owner()]
         owners = np.concatenate([old_owner.numpy(), owner[is_item]])
-        return Interactions.from_indices(
-            owners, np.concatenate([old.indices.numpy(), index[is_item]]), ids, items
-        ).ragged()
+        keys = np.unique(owners * len(items) + np.concatenate([old.indices.numpy(), index[is_item]]))
+        owners, indices = np.divmod(keys, max(len(items), 1))
+        indptr = bounds(np.bincount(owners, minlength=len(named)))
+        return Ragged(torch.from_numpy(indptr), torch.from_numpy(indices))
 
     lists = joined(taken)
     given = Ragged(

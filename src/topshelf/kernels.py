@@ -147,6 +147,9 @@ def share_rows(
     n_threads = min(torch.get_num_threads(), n_rows, max(1, n_rows * width // LEAST_CELLS))
     arrays = [x.numpy() if isinstance(x, Tensor) else x for x in rows]
     same = {name: x.numpy() if isinstance(x, Tensor) else x for name, x in same.items()}
+    if n_threads == 1:
+        kernel(*arrays, **same)
+        return
     ends = [n_rows * t // n_threads for t in range(n_threads + 1)]
     parts = [
         tuple(None if array is None else array[start:stop] for array in arrays)
