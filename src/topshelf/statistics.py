@@ -59,6 +59,27 @@ def bootstrap_intervals(
     return low, high
 
 
+def mean_interval(values: ArrayLike, level: float = 0.95) -> tuple[float, float]:
+    """Student's interval of the mean of a few values, such as one per seed; at least two are needed."""
+    column = _column("values", values)
+    if column.size < 2:
+        raise DataError(f"an interval needs at least two values, got {column.size}")
+    from scipy.stats import t  # slow to import
+
+    half = float(t.ppf((1 + level) / 2, column.size - 1)) * float(column.std(ddof=1)) / column.size**0.5
+    return float(column.mean()) - half, float(column.mean()) + half
+
+
+def holm(p_values: ArrayLike) -> list[float]:
+    """Holm's adjusted p-values, in the order given: they may be compared with one level for all tests together."""
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    adjusted = np.maximum.accumulate(p[order] * (p.size - np.arange(p.size)))
+    result = np.empty(p.size)
+    result[order] = np.minimum(adjusted, 1.0)
+    return result.tolist()
+
+
 def paired_test(
     a: ArrayLike,
     b: ArrayLike,

@@ -14,7 +14,8 @@ from typing import Annotated, TextIO
 import typer
 
 from topshelf import terminal
-from topshelf.cli import completion, data
+from topshelf.cli import bench, completion, data
+from topshelf.cli.bench import compare
 from topshelf.cli.blend import blend
 from topshelf.cli.commands import demo, evaluate, losses, models, recommend, similar, train
 from topshelf.cli.diagnose import diagnose
@@ -50,7 +51,8 @@ def options(
 
 
 app.add_typer(data.app, name="data")
-for command in (train, evaluate, recommend, similar, rank, links, blend, losses, models, demo, diagnose, tune):
+app.add_typer(bench.app, name="bench")
+for command in (train, evaluate, compare, recommend, similar, rank, links, blend, losses, models, demo, diagnose, tune):
     app.command()(command)
 
 

@@ -63,6 +63,11 @@ def folders(marker: str) -> Callable[[str], list[str]]:
 runs, studies = folders("run.json"), folders("study.json")
 
 
+def plans(incomplete: str) -> list[str]:
+    """Plans of the package, and TOML files."""
+    return [name for name in source.plans() if name.startswith(incomplete)] + _paths(incomplete, "*.toml")
+
+
 def _paths(start: str, pattern: str) -> list[str]:
     return sorted(glob(escape(start) + pattern))  # noqa: PTH207  Path would drop a "./" that was typed
 

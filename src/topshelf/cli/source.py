@@ -57,6 +57,11 @@ def datasets(task: str | None = None) -> list[str]:
     return _of_tasks(task, _datasets)
 
 
+def plans() -> list[str]:
+    """The plans of topshelf bench."""
+    return sorted(path.stem for path in (_PACKAGE / "bench" / "plans").glob("*.toml"))
+
+
 def _of_tasks(task: str | None, names: Callable[[str], Iterable[str]]) -> list[str]:
     return list(dict.fromkeys(name for one in (tasks() if task is None else [task]) for name in names(one)))
 

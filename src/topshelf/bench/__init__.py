@@ -1,0 +1,10 @@
+"""Plans of many runs, and reports on them: the paper's tables and figures, and your own."""
+
+from __future__ import annotations
+
+from topshelf.bench.plan import Plan, narrowed, read_plan
+from topshelf.bench.report import Report
+from topshelf.bench.results import Results, of_plan
+from topshelf.bench.runner import Summary, run, status
+
+__all__ = ["Plan", "Report", "Results", "Summary", "narrowed", "of_plan", "read_plan", "run", "status"]

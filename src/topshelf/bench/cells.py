@@ -1,0 +1,141 @@
+"""A cell of a plan: one run with one seed, and the key that says whether it was run before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from topshelf import files
+from topshelf.bench.plan import Case, Plan, cases, values_of
+from topshelf.config import BaseConfig, assemble, make_config, merged
+from topshelf.data.datasets import fetch, local_file
+from topshelf.data.local_datasets import LocalDataset
+from topshelf.data.named import NAMED
+from topshelf.errors import ConfigError, DataError
+from topshelf.training.build import resolve
+
+_KEY = 20  # hexadecimal digits
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run. Its config is the one that is run, or with ``trials`` the one that is tuned first.
+
+    ``absent`` says why it cannot be run here: its data are missing. The key is empty where it depends on them.
+    """
+
+    case: Case
+    seed: int
+    config: BaseConfig
+    key: str
+    minutes: float
+    protocols: tuple[str, ...] = ()
+    trials: int = 0
+    tune_seed: int = 0
+    absent: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.case.name}, seed {self.seed}"
+
+
+def cells(plan: Plan) -> list[Cell]:
+    """All cells of a plan: the first seed of every case, then the second, so that tables fill evenly."""
+    return [_cell(plan, case, seed) for seed in plan.seeds for case in cases(plan)]
+
+
+def _cell(plan: Plan, case: Case, seed: int) -> Cell:
+    trials = plan.trials if plan.choose == "tuned" else 0
+    common: dict[str, Any] = {"case": case, "seed": seed, "minutes": plan.minutes, "protocols": plan.protocols}
+    common |= {"trials": trials, "tune_seed": plan.tune_seed}
+    values = merged(values_of(plan, case), {"seed": seed})
+    try:
+        config = resolve(make_config(values) if plan.choose == "published" else assemble(more=values))
+    except ConfigError as error:
+        raise ConfigError(f"{case.name}: {error}") from None
+    try:
+        content, absent = data_digest(config), missing_data(config)
+    except DataError as error:
+        return Cell(config=config, key="", absent=str(error), **common)
+    key = cell_key(config, content, (trials, plan.tune_seed) if trials else ())
+    return Cell(config=config, key=key, absent=absent, **common)
+
+
+def cell_key(config: BaseConfig, content: str, tuned: tuple[int, ...] = ()) -> str:
+    """The same for the same settings, data and version of topshelf, wherever the data are."""
+    values = config.model_dump(mode="json")
+    values["data"]["source"] = content
+    for name in ("checkpoint_seconds", "device"):  # they decide no number
+        values["train"].pop(name)
+    text = json.dumps([values, version(), list(tuned)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY]
+
+
+def version() -> str:
+    """The version of topshelf; results of another one are not taken for its own."""
+    return metadata.version("topshelf")
+
+
+def data_digest(config: BaseConfig) -> str:
+    """A checksum of the files that a config reads; a DataError if it is not known and they are not here."""
+    source = config.data.source
+    known = NAMED[config.task].get(source)
+    if known is None:
+        named = [value for key, value in config.data.model_dump().items() if isinstance(value, str) and key != "source"]
+        return "+".join(_digest(path) for path in (Path(source), *(Path(one) for one in named if _is_there(one))))
+    if known.sha256 is not None:
+        return f"{source}:{known.sha256}"
+    if isinstance(known, LocalDataset):
+        return f"{source}:{_digest(known.locate())}"  # refused with a remedy if it is not here
+    if known.address is None:
+        return source  # generated
+    if (path := local_file(source)) is None:
+        raise DataError(f"{source} is not here; topshelf data get {source} downloads it where that is possible")
+    return f"{source}:{_digest(path)}"
+
+
+def missing_data(config: BaseConfig) -> str | None:
+    """Why a named dataset cannot be read; None if it is here."""
+    source = config.data.source
+    known = NAMED[config.task].get(source)
+    try:
+        if isinstance(known, LocalDataset):
+            known.locate()
+        elif known is not None and known.address is not None and local_file(source) is None:
+            return f"{source} is not here; topshelf data get {source} downloads it where that is possible"
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def fetch_missing(some: Sequence[Cell]) -> None:
+    """Download the named datasets that are not here, where that is possible; those that are not stay missing."""
+    for source in dict.fromkeys(cell.config.data.source for cell in some if cell.absent):
+        if source in NAMED["interactions"]:
+            with suppress(DataError):
+                fetch(source)
+
+
+def _is_there(value: str) -> bool:
+    try:
+        return Path(value).exists()
+    except (OSError, ValueError):  # no name of a file
+        return False
+
+
+@cache
+def _digest(path: Path) -> str:
+    """Of a file, or of all files of a folder."""
+    if path.is_file():
+        return files.digest(path)[:_KEY]
+    if not path.is_dir():
+        raise DataError(f"{str(path)!r} is neither a file nor a named dataset")
+    parts = [f"{one.relative_to(path)} {files.digest(one)}" for one in sorted(path.rglob("*")) if one.is_file()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:_KEY]

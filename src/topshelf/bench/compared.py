@@ -1,0 +1,98 @@
+"""Any run folders as results of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from topshelf.bench.results import Measured, Place, Results
+from topshelf.bench.worker import measured_users
+from topshelf.config import BaseConfig, flat
+from topshelf.errors import ConfigError, suggestion
+from topshelf.training import load
+from topshelf.training.run import Fitted
+
+
+def of_runs(paths: Sequence[str | Path], *, protocols: Sequence[str] = (), ours: str | None = None) -> Results:
+    """The results of run folders. Runs that differ in the seed alone are one method with several seeds."""
+    fitted = {str(path): load(path) for path in paths}
+    if unfinished := [path for path, run in fitted.items() if not run.is_finished]:
+        raise ConfigError(f"{unfinished[0]} is not finished; finish it: topshelf train --resume {unfinished[0]}")
+    tasks = {run.config.task for run in fitted.values()}
+    if len(tasks) > 1:
+        raise ConfigError(f"runs must be of one task to be compared, got {', '.join(sorted(tasks))}")
+    labels = _labels({path: run.config for path, run in fitted.items()})
+    known = list(dict.fromkeys(labels.values()))
+    if ours is not None and ours not in known:
+        raise ConfigError(f"--ours must be one of {'; '.join(known)}, got {ours!r}{suggestion(ours, known)}")
+    runs = [_measured(fitted[path], label, protocols) for path, label in labels.items()]
+    common = [name for name in _names(runs[0]) if all(name in _names(run) for run in runs)]
+    places = list(dict.fromkeys(run.place for run in runs))
+    if twice := [run for run in runs if sum((o.place, o.seed) == (run.place, run.seed) for o in runs) > 1]:
+        raise ConfigError(f"two runs are the same: {twice[0].method} with seed {twice[0].seed}; give one of them")
+    return Results(
+        name="compare",
+        title=f"{len(runs)} runs on {', '.join(dict.fromkeys(run.data for run in runs))}",
+        metrics=_reported(common, next(iter(fitted.values())).config),
+        runs=runs,
+        places=places,
+        protocols=tuple(dict.fromkeys(name for run in runs for name in run.metrics)),
+        ours=ours or (known[0] if len(known) > 1 else None),
+    )
+
+
+def _names(run: Measured) -> list[str]:
+    return list(next(iter(run.metrics.values())))
+
+
+def _reported(common: list[str], config: BaseConfig) -> tuple[str, ...]:
+    """The metrics at the runs' K that people look at first, else all that they share."""
+    wanted = [f"{name}@{config.k}" for name in ("hit_rate", "recall", "ndcg")] + ["mrr"]
+    chosen = [name for name in wanted if name in common]
+    return tuple(chosen[-2:] or common[:2])
+
+
+def _labels(configs: dict[str, BaseConfig]) -> dict[str, str]:
+    """Model and loss, and the settings in which runs of the same two differ besides the seed."""
+    values = {path: flat(config.model_dump(mode="json")) for path, config in configs.items()}
+    basic = {path: _basic(config) for path, config in configs.items()}
+    labels = {}
+    for path, name in basic.items():
+        same = [values[other] for other, label in basic.items() if label == name]
+        names = dict.fromkeys(key for one in same for key in one)
+        differ = [
+            key
+            for key in names
+            if key != "seed" and not key.startswith("evaluate.") and len({repr(one.get(key)) for one in same}) > 1
+        ]
+        told = ", ".join(f"{key} {values[path].get(key)}" for key in differ if key != "data.source")
+        labels[path] = f"{name}, {told}" if told else name
+    return labels
+
+
+def _basic(config: BaseConfig) -> str:
+    from topshelf.training.build import model_class
+
+    is_closed = config.model.name == "blend" or model_class(config).is_closed_form
+    return config.model.name if is_closed else f"{config.model.name}, {config.loss.name}"
+
+
+def _measured(fitted: Fitted, label: str, protocols: Sequence[str]) -> Measured:
+    evaluations = [fitted.evaluate(name) for name in protocols or (None,)]
+    means: dict[str, dict[str, Any]] = {one.protocol: one.mean() for one in evaluations}
+    names = tuple(next(iter(means.values())))
+    place = Place(fitted.dataset.name, "", label)
+    return Measured(
+        data=place.data,
+        group="",
+        method=label,
+        x=None,
+        k=None,
+        seed=fitted.config.seed,
+        metrics=means,
+        names=names,
+        facts={"seconds": round(fitted.seconds, 3), "best_epoch": fitted.best_epoch},
+        fingerprints={one.protocol: one.fingerprint for one in evaluations},
+        users=lambda: measured_users({one.protocol: one for one in evaluations}),
+    )

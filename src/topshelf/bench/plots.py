@@ -1,0 +1,101 @@
+"""Figures of a report: a metric against what varies, or ours beside the published figures."""
+
+from __future__ import annotations
+
+import math
+
+from topshelf import charts
+from topshelf.bench.results import Place, Results
+from topshelf.bench.summary import scores
+from topshelf.bench.tables import Scores, metric_name
+
+_MARKS = "osD^vPX"
+
+
+def figures(results: Results) -> dict[str, bytes]:
+    """SVG drawings by name, each with the data of the report's tables behind it; none without matplotlib."""
+    if not charts.can_plot() or not results.runs:
+        return {}
+    if results.x_label is not None:
+        return {f"{protocol}": _curves(results, protocol) for protocol in results.protocols}
+    return {"published": _beside(results)} if results.published else {}
+
+
+def _curves(results: Results, protocol: str) -> bytes:
+    """One panel per dataset: the last metric of the plan against what varies, with intervals over seeds."""
+    table, metric = scores(results), results.metrics[-1]
+    drawing, axes = charts.figure(4.6 * len(results.data), 3.4, len(results.data))
+    for panel, data in zip(axes, results.data, strict=True):
+        lines = dict.fromkeys((place.group, place.method) for place in results.places if place.data == data)
+        several = len({group for group, _ in lines}) > 1
+        for at, (group, method) in enumerate(lines):
+            name = f"{group}, {method}" if several and group else method
+            _line(
+                panel,
+                table,
+                [one for one in results.places if one.data == data],
+                (group, method),
+                name,
+                at,
+                protocol,
+                metric,
+            )
+        panel.set_xlabel(charts.plain(results.x_label or ""))
+        panel.set_ylabel(f"{metric_name(metric)}, {protocol}")
+        panel.set_title(charts.plain(data), fontsize=10, loc="left")
+        panel.legend(frameon=False, fontsize=9)
+    return charts.render(drawing)
+
+
+def _line(
+    panel: object,
+    table: Scores,
+    places: list[Place],
+    key: tuple[str, str],
+    name: str,
+    at: int,
+    protocol: str,
+    metric: str,
+) -> None:
+    own = [place for place in places if (place.group, place.method) == key and (place, protocol, metric) in table]
+    found = [table[place, protocol, metric] for place in own]
+    if not found:
+        return
+    spread = [0.0 if math.isnan(one.deviation) else one.deviation for one in found]
+    panel.errorbar(  # type: ignore[attr-defined]
+        [float(place.x) if isinstance(place.x, int | float) else at for at, place in enumerate(own)],
+        [one.mean for one in found],
+        yerr=spread,
+        label=charts.plain(name),
+        color=charts.COLOURS[at % len(charts.COLOURS)],
+        linestyle=charts.DASHES[at % len(charts.DASHES)],
+        marker=_MARKS[at % len(_MARKS)],
+        markersize=5,
+        capsize=3,
+    )
+
+
+def _beside(results: Results) -> bytes:
+    """Our mean and the published figure of every method, the last metric of the plan."""
+    metric = results.metrics[-1]
+    protocol = "paper" if "paper" in results.protocols else results.protocols[0]
+    table = scores(results)
+    by_data = {
+        data: [one for one in results.places if one.data == data and (one, protocol, metric) in table]
+        for data in results.data
+    }
+    tallest = max(len(places) for places in by_data.values())
+    drawing, axes = charts.figure(5.2 * len(by_data), 0.9 + 0.27 * tallest, len(by_data))
+    for panel, (data, places) in zip(axes, by_data.items(), strict=True):
+        names = [f"{one.group}, {one.method}" if one.group else one.method for one in places]
+        ours = [table[one, protocol, metric].mean for one in places]
+        published = [results.published.get((one, metric), math.nan) for one in places]
+        panel.plot(published, range(len(places)), "D", color=charts.RED, markerfacecolor="none", label="published")
+        panel.plot(ours, range(len(places)), "o", color=charts.BLUE, label="measured here")
+        panel.set_yticks(range(len(places)), [charts.plain(name) for name in names], fontsize=8)
+        panel.invert_yaxis()
+        panel.grid(axis="y", color="#dddddd", linewidth=0.6)
+        panel.set_xlabel(f"{metric_name(metric)}, protocol {protocol}")
+        panel.set_title(charts.plain(data), fontsize=10, loc="left")
+        charts.legend_above(panel, 2)
+    return charts.render(drawing)

@@ -1,0 +1,117 @@
+"""A report in a folder.
+
+REPORT/
+  report.md          tables, tests and what is missing
+  report.html        the same with figures, in one file
+  table.tex          the table of a paper, by protocol
+  cells.csv cells.parquet       a row per run, protocol and metric
+  scores.csv         means, deviations, intervals over seeds, published figures
+  comparisons.csv    ours against the best of the others
+  NAME.svg           figures
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from topshelf import charts, files
+from topshelf.bench import tables
+from topshelf.bench.latex import document
+from topshelf.bench.plots import figures
+from topshelf.bench.results import Results
+from topshelf.bench.summary import (
+    Comparison,
+    MeanGain,
+    comparison_frame,
+    comparisons,
+    mean_gains,
+    score_frame,
+)
+from topshelf.errors import ConfigError
+from topshelf.report import Page
+
+
+@dataclass(frozen=True)
+class Report:
+    """Results with their tests: each is computed once."""
+
+    results: Results
+    comparisons: list[Comparison]
+    gains: list[MeanGain]
+
+    @classmethod
+    def of(cls, results: Results) -> Report:
+        if not results.runs:
+            raise ConfigError(f"{results.name} has no finished cell yet; run it: topshelf bench run {results.name}")
+        found = comparisons(results)
+        return cls(results, found, mean_gains(results, found))
+
+    def write(self, out: str | Path) -> Path:
+        """Write every file; each is replaced as a whole."""
+        folder = Path(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        frame, drawings = self.results.frame(), figures(self.results)
+        files.write(folder / "cells.parquet", frame.write_parquet)
+        files.write(folder / "cells.csv", frame.write_csv)
+        files.write(folder / "scores.csv", score_frame(self.results).write_csv)
+        if self.comparisons:
+            files.write(folder / "comparisons.csv", comparison_frame(self.comparisons).write_csv)
+        for name, drawing in drawings.items():
+            files.write_bytes(folder / f"{name}.svg", drawing)
+        files.write_text(folder / "table.tex", document(self.results))
+        files.write_text(folder / "report.md", self.markdown(list(drawings)))
+        self.page(drawings).write(folder / "report.html")
+        return folder
+
+    def markdown(self, drawings: list[str]) -> str:
+        results = self.results
+        lines = [f"# {results.title}", "", *self._said(), ""]
+        for grid in self.grids():
+            lines += [tables.markdown(grid), ""]
+        lines += [f"{line}\n" for line in tables.gain_lines(results, self.gains)]
+        lines += [f"![{results.title}]({name}.svg)\n" for name in drawings]
+        if missing := tables.missing_lines(results):
+            lines += ["Not run:", "", *(f"- {line}" for line in missing), ""]
+        return "\n".join(lines).rstrip() + "\n"
+
+    def page(self, drawings: dict[str, bytes]) -> Page:
+        results = self.results
+        page = Page(results.title)
+        for line in self._said():
+            page.paragraph(line)
+        for grid in self.grids():
+            page.heading(grid.title)
+            page.table(grid.header, grid.rows, best=grid.best)
+        for line in tables.gain_lines(results, self.gains):
+            page.paragraph(line)
+        for drawing in drawings.values():
+            page.drawing(drawing)
+        if not drawings and not charts.can_plot():
+            page.paragraph(charts.NO_PLOTS, note=True)
+        if missing := tables.missing_lines(results):
+            page.heading("Not run")
+            for line in missing:
+                page.paragraph(line, note=True)
+        return page
+
+    def grids(self) -> list[tables.Grid]:
+        grid = tables.comparison_grid(self.results, self.comparisons)
+        return [*tables.grids(self.results), *([grid] if grid else [])]
+
+    def _said(self) -> list[str]:
+        results = self.results
+        days = sorted({str(run.facts.get("date")) for run in results.runs})
+        seeds = sorted({run.seed for run in results.runs})
+        chosen = {
+            "published": "Settings: the published optimum of every cell.",
+            "shipped": "Settings: those shipped with topshelf.",
+            "tuned": "Settings: tuned on validation, with the same number of trials for every method.",
+        }.get(results.choose, "")
+        n_wanted = f" of {results.n_wanted}" if results.n_wanted else ""
+        when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+        lines = [
+            f"{len(results.runs)}{n_wanted} cells, seeds {', '.join(map(str, seeds))}, {when}. {chosen}".strip(),
+            "Means over seeds ± their standard deviation (95% interval of the mean, Student's t).",
+        ]
+        return [*lines, f"Published figures: {results.source}."] if results.source else lines

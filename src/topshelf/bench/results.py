@@ -1,0 +1,155 @@
+"""What was measured: the finished cells of a plan, or any run folders, as rows of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from topshelf.bench.cells import Cell, cells
+from topshelf.bench.folder import Ledger
+from topshelf.bench.plan import Plan, Value, known, metrics_of
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """One run: where it belongs in the table, its means by protocol and metric, and its values per user."""
+
+    data: str
+    group: str
+    method: str
+    x: Value | None
+    k: int | None
+    seed: int
+    metrics: dict[str, dict[str, float]]
+    names: tuple[str, ...]  # the metrics that it is reported with
+    facts: dict[str, Any] = field(default_factory=dict)  # seconds, best_epoch, key, date, ...
+    fingerprints: dict[str, int] = field(default_factory=dict)
+    users: Callable[[], pl.DataFrame] = pl.DataFrame  # columns "protocol/metric"
+
+    @property
+    def place(self) -> Place:
+        return Place(self.data, self.group, self.method, self.x)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A row of a table, for one dataset and one value of what varies."""
+
+    data: str
+    group: str
+    method: str
+    x: Value | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """All that a report is made of. ``places`` are in the plan's order, also those without a run."""
+
+    name: str
+    title: str
+    metrics: tuple[str, ...]
+    runs: list[Measured]
+    places: list[Place]
+    protocols: tuple[str, ...]
+    ours: str | None = None
+    own_groups: frozenset[str] = frozenset()  # of models that stand outside the comparison, such as classics
+    published: dict[tuple[Place, str], float] = field(default_factory=dict)
+    source: str = ""
+    x_label: str | None = None
+    choose: str = ""
+    missing: dict[Place, str] = field(default_factory=dict)  # why a place has no run
+    n_wanted: int = 0
+
+    @property
+    def data(self) -> list[str]:
+        return list(dict.fromkeys(place.data for place in self.places))
+
+    def of(self, place: Place, metric: str) -> list[Measured]:
+        """The runs of a place that report the metric, by seed."""
+        found = [run for run in self.runs if run.place == place and metric in run.names]
+        return sorted(found, key=lambda run: run.seed)
+
+    def frame(self) -> pl.DataFrame:
+        """A row per run, protocol and metric."""
+        rows = []
+        for run in self.runs:
+            where = {"data": run.data, "group": run.group, "method": run.method, "x": run.x, "k": run.k}
+            for protocol, values in run.metrics.items():
+                for metric in run.names:
+                    value = {"seed": run.seed, "protocol": protocol, "metric": metric, "value": values[metric]}
+                    rows.append({"plan": self.name, **where, **value, **run.facts})
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def of_plan(name: str, plan: Plan, ledger: Ledger) -> Results:
+    """The results of a plan in a bench; places without a run say why."""
+    done, failed = ledger.results(), ledger.failures()
+    runs, published, missing = [], {}, {}
+    places: dict[Place, None] = {}
+    wanted = cells(plan)
+    for cell in wanted:
+        place = _place(cell)
+        places[place] = None
+        for metric, value in known(plan, cell.case).values.items():
+            published[place, metric] = value
+        if cell.key in done:
+            runs.append(_measured(plan, cell, done[cell.key], ledger))
+        else:
+            failure = failed.get(cell.key, {}).get("reason")
+            missing[place] = cell.absent or (f"failed: {failure}" if failure else "not run yet")
+    protocols = plan.protocols or tuple(dict.fromkeys(name for run in runs for name in run.metrics))
+    return Results(
+        name=name,
+        title=plan.title,
+        metrics=plan.metrics,
+        runs=runs,
+        places=list(places),
+        protocols=protocols,
+        ours=plan.ours,
+        own_groups=frozenset(group.label for group in plan.group if group.own),
+        published=published,
+        source=plan.source,
+        x_label=plan.vary.label if plan.vary else None,
+        choose=plan.choose,
+        missing=missing,
+        n_wanted=len(wanted),
+    )
+
+
+def _place(cell: Cell) -> Place:
+    case = cell.case
+    return Place(case.data.label, case.group.label if case.group else "", case.method.label, case.x)
+
+
+def _measured(plan: Plan, cell: Cell, result: dict[str, Any], ledger: Ledger) -> Measured:
+    place, key = _place(cell), cell.key
+    names = ("seconds", "best_epoch", "peak_mib", "version", "date")
+    facts = {name: result.get(name) for name in names}
+    return Measured(
+        data=place.data,
+        group=place.group,
+        method=place.method,
+        x=place.x,
+        k=cell.case.k,
+        seed=cell.seed,
+        metrics=result["metrics"],
+        names=tuple(metrics_of(plan, cell.case)),
+        facts={**facts, "choose": plan.choose, "key": key},
+        fingerprints=result.get("fingerprints", {}),
+        users=lambda: ledger.per_user(key),
+    )
+
+
+def per_user(runs: list[Measured], protocol: str, metric: str) -> Array:
+    """The values per user, meaned over the runs; NaN where a user was not measured."""
+    columns = [run.users()[f"{protocol}/{metric}"].to_numpy().astype(np.float64) for run in runs]
+    size = max(len(column) for column in columns)
+    filled = [np.pad(column, (0, size - len(column)), constant_values=np.nan) for column in columns]
+    return np.mean(filled, axis=0)

@@ -1,0 +1,174 @@
+"""One cell in a process of its own: claim it, train or resume it, measure it, write the result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from topshelf.bench.cells import Cell, cell_key, version
+from topshelf.bench.folder import BenchFolder, Ledger
+from topshelf.config import BaseConfig, class_names
+from topshelf.errors import TopshelfError, TopshelfWarning
+from topshelf.evaluation import Evaluation
+from topshelf.training import StoppedEarly, fit
+from topshelf.training import resume as resume_run
+from topshelf.training.folder import RunFolder, environment
+from topshelf.training.run import Fitted
+
+GRACE = 120.0  # seconds that a cell over its time has to save a checkpoint
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process needs to run a cell; it is given to another process."""
+
+    cell: Cell
+    path: Path
+    storage: str | None = None
+    threads: int = 1
+
+
+# How a cell's process ends, and with which exit code.
+ENDS = {"done": 0, "failed": 3, "stopped": 4, "taken": 5}
+
+
+def main(job: Job) -> None:
+    """The whole life of a cell's process."""
+    import torch
+
+    torch.set_num_threads(job.threads)
+    try:
+        end = work(job)
+    except KeyboardInterrupt:
+        end = "stopped"
+    sys.exit(ENDS[end])
+
+
+def work(job: Job) -> str:
+    """Run a cell: "done", "failed", "stopped", or "taken" if another process has it or has finished it."""
+    folder = BenchFolder(job.path)
+    ledger = open_ledger(folder, job.storage)
+    with ledger.claim(job.cell.key) as is_ours:
+        return _attempt(job.cell, folder, ledger) if is_ours else "taken"
+
+
+def open_ledger(folder: BenchFolder, storage: str | None) -> Ledger:
+    """The ledger in the folder, or in a database."""
+    if storage is None:
+        return folder
+    from topshelf.bench.database import DatabaseLedger  # SQLAlchemy comes with the extra "tune"
+
+    return DatabaseLedger(storage)
+
+
+def _attempt(cell: Cell, folder: BenchFolder, ledger: Ledger) -> str:
+    limit = cell.minutes * 60
+    try:
+        with _time_limit(limit) as is_over, warnings.catch_warnings():
+            warnings.simplefilter("ignore", TopshelfWarning)  # each would be said once per cell
+            fitted = _fitted(cell, folder)
+            result, per_user = _measured(cell, fitted)
+    except StoppedEarly:
+        if not is_over():
+            return "stopped"
+        ledger.fail(cell.key, _failure(f"not finished in {cell.minutes:g} minutes; give it more, and run again"))
+        return "failed"
+    except (TopshelfError, MemoryError, RuntimeError, ValueError, ArithmeticError) as error:
+        ledger.fail(cell.key, _failure(f"{type(error).__name__}: {error}"))
+        return "failed"
+    ledger.finish(cell.key, result, per_user)
+    RunFolder(folder.cell(cell.key)).checkpoint.unlink(missing_ok=True)  # half of the folder, and of no more use
+    return "done"
+
+
+def _fitted(cell: Cell, folder: BenchFolder) -> Fitted:
+    config, out = _config(cell, folder), folder.cell(cell.key)
+    if RunFolder(out).config.exists():
+        packages = {name.partition(":")[0].partition(".")[0] for name in class_names(config).values() if ":" in name}
+        return resume_run(out, allow=packages - {"topshelf"})
+    return fit(config, out=out)
+
+
+def _config(cell: Cell, folder: BenchFolder) -> BaseConfig:
+    """The config of the run: the cell's own, or the winner of its search, which its seeds share."""
+    if not cell.trials:
+        return cell.config
+    from topshelf.tuning import tune  # Optuna comes with the extra "tune"
+
+    base = cell.config.model_copy(update={"seed": cell.tune_seed})
+    key = cell_key(base, "", (cell.trials,))
+    best = tune(base, trials=cell.trials, out=folder.study(key)).config
+    assert best is not None
+    return best.model_copy(update={"seed": cell.seed})
+
+
+def _measured(cell: Cell, fitted: Fitted) -> tuple[dict[str, Any], pl.DataFrame]:
+    """What is reported: means under every protocol, and the values per user that tests need."""
+    evaluations = {one.protocol: one for one in (fitted.evaluate(name) for name in cell.protocols or (None,))}
+    machine, summary = environment(), fitted.summary()
+    del machine["command"]  # it may hold paths
+    result = {
+        "metrics": {protocol: one.to_json(n_resamples=1)["mean"] for protocol, one in evaluations.items()},
+        "fingerprints": {protocol: one.fingerprint for protocol, one in evaluations.items()},
+        "units": next(iter(evaluations.values())).units,
+        "valid": summary["valid"],
+        "best_epoch": fitted.best_epoch,
+        "seconds": round(fitted.seconds, 3),
+        "peak_mib": summary["peak_mib"],
+        "config": fitted.config.model_dump(mode="json"),
+        "version": version(),
+        "environment": machine,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    return result, measured_users(evaluations)
+
+
+def measured_users(evaluations: dict[str, Evaluation]) -> pl.DataFrame:
+    """The values per user, a column per protocol and metric; NaN where a user was not measured."""
+    size = max(int(one.users.max()) + 1 if one.users.numel() else 0 for one in evaluations.values())
+    columns = {}
+    for protocol, one in evaluations.items():
+        for name, values in one.per_user.items():
+            column = np.full(size, np.nan, dtype=np.float32)
+            column[one.users.numpy()] = values.numpy()
+            columns[f"{protocol}/{name}"] = column
+    return pl.DataFrame(columns)
+
+
+def _failure(reason: str) -> dict[str, Any]:
+    return {"reason": reason, "date": datetime.now(UTC).date().isoformat(), "version": version()}
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[Any]:
+    """Ask this process to stop when the time is over, or when the process that started it is gone."""
+    parent, over, ended = os.getppid(), threading.Event(), threading.Event()
+    deadline = time.monotonic() + seconds
+
+    def watch() -> None:
+        while not ended.wait(1.0):
+            if time.monotonic() > deadline:
+                over.set()
+            if over.is_set() or os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield over.is_set
+    finally:
+        ended.set()
