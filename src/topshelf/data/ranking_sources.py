@@ -38,7 +38,7 @@ class Reading:
 
     def read(self, texts: list[Text]) -> tuple[Documents, tuple[str, ...]]:
         """The documents of some files as one part, and the names of their features."""
-        if texts[0].member is None and is_table(texts[0].path):
+        if _is_table(texts[0]):
             parts, names = zip(*(read_document_table(text.path, self.columns) for text in texts), strict=True)
             return concatenate(parts), names[0]
         found = [read_letor(text, self.n_features).check(str(text)) for text in texts]
@@ -82,16 +82,30 @@ def load_ranking(
     if name in RANKING_DATASETS:
         RANKING_DATASETS[name].refuse({"query": query, "grade": grade, "features": features, "n_features": n_features})
         reading = replace(reading, n_features=RANKING_DATASETS[name].features)
+    elif not _is_table(texts["train"][0]):
+        _refuse_columns(name, {"query": query, "grade": grade, "features": features})
     has_test = "test" in texts
     if not with_test:
         texts = {part: files for part, files in texts.items() if part != "test"}
     parts, names = _read(texts, reading)
     fractions = (valid_fraction, 0.0 if has_test else test_fraction)
     data = _in_parts(name, parts, names, fractions, (seed, split_seed))
-    is_single = texts["train"][0].member is None and is_table(texts["train"][0].path)
+    is_single = _is_table(texts["train"][0])
     guessed = guessed_columns(texts["train"][0].path, reading.columns) if is_single else ()
     test_part = data.test if with_test else data.test.none()
     return replace(data, path=str(path.absolute()), test=test_part, guessed=guessed)
+
+
+def _is_table(text: Text) -> bool:
+    return text.member is None and is_table(text.path)
+
+
+def _refuse_columns(name: str, settings: Mapping[str, object]) -> None:
+    for setting, value in settings.items():
+        if value is not None:
+            raise ConfigError(
+                f"data.{setting} names columns, and {name} is SVMlight text without any; leave it out, got {value!r}"
+            )
 
 
 def split_documents(
