@@ -26,7 +26,8 @@ def figure(width: float, height: float, panels: int = 1, *, rows: int = 1) -> tu
     """A figure and its axes, side by side, in ``rows`` from left to right."""
     from matplotlib.figure import Figure  # not pyplot, which would choose a backend for the caller
 
-    drawing = Figure(figsize=(width, height), layout="constrained")
+    drawing = Figure(figsize=(width, height))
+    drawing.set_layout_engine("constrained", hspace=0.08)  # between the rows
     grid = list(drawing.subplots(rows, -(-panels // rows), squeeze=False).flat)
     axes = grid[:panels]
     for unused in grid[panels:]:
