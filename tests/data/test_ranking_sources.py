@@ -115,6 +115,21 @@ def test_columns_are_refused_where_there_are_none(tmp_path, setting):
         load_ranking(path, **setting)
 
 
+def test_svmlight_text_is_no_source_of_features_with_names(tmp_path):
+    table().write_csv(train := tmp_path / "d.csv")
+    (other := tmp_path / "q.txt").write_text(letor(table(first=50)))
+    with pytest.raises(DataError, match=r"SVMlight text, whose features have numbers only.* such as 'a'"):
+        load_ranking(train, test=other)
+    with pytest.raises(DataError, match="SVMlight text, whose features have numbers only"):
+        read_documents(other, TableColumns(features=("a", "b")))
+
+
+def test_a_table_without_rows_is_refused_as_such(tmp_path):
+    table().clear().write_csv(path := tmp_path / "d.csv")
+    with pytest.raises(DataError, match="it has columns but no rows"):
+        load_ranking(path)
+
+
 def test_text_ids_and_packed_tables_are_read(tmp_path):
     frame = table().with_columns(pl.format("q-{}", "qid").alias("qid"))
     frame.write_csv(tmp_path / "t.csv.gz", compression="gzip")

@@ -41,6 +41,7 @@ class Reading:
         if _is_table(texts[0]):
             parts, names = zip(*(read_document_table(text.path, self.columns) for text in texts), strict=True)
             return concatenate(parts), names[0]
+        _check_numbered(str(texts[0]), self.columns.features)
         found = [read_letor(text, self.n_features).check(str(text)) for text in texts]
         widest = max(part.n_features for part in found)
         if len({part.n_features for part in found}) > 1:  # parts of one fold; zeros may be left out at the end of lines
@@ -108,6 +109,15 @@ def _refuse_columns(name: str, settings: Mapping[str, object]) -> None:
             )
 
 
+def _check_numbered(source: str, names: tuple[str, ...] | None) -> None:
+    """Refuse SVMlight text where features have names: which number is which feature is not known."""
+    if names is not None and names != tuple(str(place + 1) for place in range(len(names))):
+        raise DataError(
+            f"{source} is SVMlight text, whose features have numbers only; those of the training data have names, such "
+            f"as {names[0]!r}. Write it as CSV or Parquet with these columns."
+        )
+
+
 def split_documents(
     documents: Documents,
     feature_names: tuple[str, ...],
@@ -151,6 +161,7 @@ def read_documents(path: str | Path, columns: TableColumns, *, needs_grades: boo
     if not _exists(path) or path.is_dir():
         raise DataError(f"{path} is not a file. Check the path.")
     assert columns.features is not None
+    _check_numbered(str(path), columns.features)
     return read_letor(_single(path), len(columns.features)).check(str(path))
 
 

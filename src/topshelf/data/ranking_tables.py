@@ -69,14 +69,14 @@ def _read(frame: pl.LazyFrame, columns: TableColumns, source: str, needs_grades:
     schema = attempt(frame.collect_schema, source)
     query = _column(columns.query, QUERY_NAMES, schema.names(), "query", source)
     grade = _grade(columns.grade, schema.names(), source, needs_grades)
+    if attempt(frame.head(1).collect, source).is_empty():
+        raise DataError(f"{source} holds no documents: it has columns but no rows.")
     names = _features(columns.features, schema, {query, grade}, source)
     if columns.features is None:
         _refuse_spoilt(frame, schema, {query, grade}, source)
     chosen = [pl.col(query), *([] if grade is None else [pl.col(grade)])]
     casts = [_number(name, schema[name]) for name in names]
     table = attempt(lambda: frame.select(*chosen, *casts).collect(engine="streaming"), source)
-    if table.is_empty():
-        raise DataError(f"{source} holds no documents: it has columns but no rows.")
     queries = _query_ids(table[query], source)
     grades = np.zeros(len(table), np.float32) if grade is None else _grades(table[grade], source)
     features = _matrix(table, names, source)
