@@ -32,6 +32,12 @@ def test_panels_stand_side_by_side_without_a_frame():
     assert not any(panel.spines[side].get_visible() for panel in panels for side in ("top", "right"))
 
 
+def test_panels_in_rows_leave_no_empty_one():
+    figure, panels = charts.figure(6, 4, 3, rows=2)
+    assert figure.axes == panels
+    assert [panel.get_subplotspec().rowspan.start for panel in panels] == [0, 0, 1]
+
+
 def test_bars_are_labelled_from_top_to_bottom():
     _, (axes,) = charts.figure(3, 2)
     charts.bars(axes, ["a", "b$c$"], [1.0, 3.0], ["one", "three"])

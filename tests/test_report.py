@@ -71,6 +71,13 @@ def test_intervals_are_numbers_and_no_number_is_broken_over_lines():
     assert "td.number { white-space: nowrap; }" in page.html()
 
 
+def test_headings_break_inside_names_of_settings_and_not_inside_numbers():
+    page = Page("t")
+    page.table(["train.learning_rate", "under 0.05, %"], [["1", "2"]])
+    assert "train.<wbr>learning_rate" in page.html()
+    assert "under 0.05, %" in page.html()
+
+
 def test_plots_can_be_read_on_a_phone():
     page = Page("t")
     page.intervals(["first"], [0.1], [(0.05, 0.15)], "NDCG@20")

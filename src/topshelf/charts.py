@@ -22,12 +22,16 @@ def can_plot() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[Any]]:
-    """A figure and its axes, side by side."""
+def figure(width: float, height: float, panels: int = 1, *, rows: int = 1) -> tuple[Figure, list[Any]]:
+    """A figure and its axes, side by side, in ``rows`` from left to right."""
     from matplotlib.figure import Figure  # not pyplot, which would choose a backend for the caller
 
-    drawing = Figure(figsize=(width, height), layout="constrained")
-    axes = list(drawing.subplots(1, panels, squeeze=False)[0])
+    drawing = Figure(figsize=(width, height))
+    drawing.set_layout_engine("constrained", hspace=0.08)  # between the rows
+    grid = list(drawing.subplots(rows, -(-panels // rows), squeeze=False).flat)
+    axes = grid[:panels]
+    for unused in grid[panels:]:
+        unused.remove()
     for panel in axes:
         panel.spines[["top", "right"]].set_visible(False)
     return drawing, axes

@@ -168,5 +168,8 @@ def _ends(pairs: Any) -> tuple[list[Any], list[Any]]:
 def _known(index: np.ndarray, ids: list[Any]) -> np.ndarray:
     if (index == UNKNOWN).any():
         first = int(np.flatnonzero(index == UNKNOWN)[0])
-        raise DataError(f"pairs must be of nodes of the run's data, got {ids[first]!r} in row {first + 1}")
+        raise DataError(
+            f"pairs must be of nodes of the run's data, got {ids[first]!r} in row {first + 1}; leave it out, or train "
+            "on a graph that has it"
+        )
     return index

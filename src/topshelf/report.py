@@ -90,8 +90,8 @@ class Page:
 
 
 def _cell(tag: str, text: str, number: bool) -> str:
-    """A cell; a column's heading may break after a dot, because names of settings are long."""
-    shown = escape(text).replace(".", ".<wbr>") if tag == "th" else escape(text)
+    """A cell; a column's heading may break after the dot in a name of a setting, which is long, not in a number."""
+    shown = re.sub(r"\.(?=[a-z])", ".<wbr>", escape(text)) if tag == "th" else escape(text)
     return f"<{tag}{' class=number' if number else ''}>{shown}</{tag}>"
 
 

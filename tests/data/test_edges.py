@@ -59,7 +59,7 @@ def test_parquet_and_text_ids_are_read(tmp_path):
         ("", {}, "is empty"),
         ("a,b\nc,d\n", {}, "cannot tell whether its first line"),
         ("source\n1\n", {}, "two at least"),
-        ("a,b,c\n1,2,3\n", {}, "cannot tell which columns hold the edges"),
+        ("a,b,c\n1,2,3\n", {}, "cannot tell which columns hold the edges.* --set data.source_column=COLUMN"),
         ("source,target\n1,2\n", {"source": "nope"}, r"data.source_column must be one of its columns"),
         ("source,target\n1,2\n", {"source": "target"}, "must differ"),
         ("source,target\n1,2\n,3\n", {}, "missing or unreadable"),

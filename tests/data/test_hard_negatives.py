@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -123,8 +125,16 @@ def test_uniform_negatives_are_no_known_edges_and_depend_on_the_seed(is_directed
 
 
 def test_more_negatives_than_nodes_are_refused():
-    with pytest.raises(DataError, match=r"Set a smaller evaluate.n_negatives"):
-        hard_negatives(make(), "valid", n=100)
+    data = make()
+    for make_negatives in (hard_negatives, uniform_negatives):
+        with pytest.raises(
+            DataError, match=r"evaluate.n_negatives = 100 needs 50 nodes .* one end has only \d+"
+        ) as error:
+            make_negatives(data, "valid", n=100)
+        most = int(re.search(r"Set evaluate.n_negatives=(\d+) or less", str(error.value))[1])
+        assert [make_negatives(data, part, n=most).shape[1] for part in ("valid", "test")] == [most, most]
+        with pytest.raises(DataError, match="needs"):
+            [make_negatives(data, part, n=most + 2) for part in ("valid", "test")]
     with pytest.raises(ConfigError, match="n_negatives must be even"):
         hard_negatives(make(), "valid", n=7)
 

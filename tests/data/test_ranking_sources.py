@@ -95,6 +95,41 @@ def test_bad_tables_are_refused(tmp_path, change, message):
         load_ranking(tmp_path / "t.parquet")
 
 
+@pytest.mark.parametrize("word", ["n/a", "nan"])
+def test_a_feature_with_a_word_in_it_is_refused_and_not_left_out(tmp_path, word):
+    texts = table()["a"].cast(pl.String).to_list()
+    texts[2] = word
+    table().with_columns(a=pl.Series(texts)).write_csv(path := tmp_path / "d.csv")
+    message = rf"feature 'a' must hold finite numbers, got '{word}' in row 3"
+    with pytest.raises(DataError, match=message + r".*list the features without it \(data.features\)"):
+        load_ranking(path)
+    with pytest.raises(DataError, match=message):
+        load_ranking(path, features=("a", "b"))
+    assert load_ranking(path, features=("b",)).feature_names == ("b",)
+
+
+@pytest.mark.parametrize("setting", [{"query": "qid"}, {"grade": "label"}, {"features": ("a",)}])
+def test_columns_are_refused_where_there_are_none(tmp_path, setting):
+    (path := tmp_path / "q.txt").write_text(letor(table()))
+    with pytest.raises(ConfigError, match=rf"data.{next(iter(setting))} names columns, and q.txt is SVMlight text"):
+        load_ranking(path, **setting)
+
+
+def test_svmlight_text_is_no_source_of_features_with_names(tmp_path):
+    table().write_csv(train := tmp_path / "d.csv")
+    (other := tmp_path / "q.txt").write_text(letor(table(first=50)))
+    with pytest.raises(DataError, match=r"SVMlight text, whose features have numbers only.* such as 'a'"):
+        load_ranking(train, test=other)
+    with pytest.raises(DataError, match="SVMlight text, whose features have numbers only"):
+        read_documents(other, TableColumns(features=("a", "b")))
+
+
+def test_a_table_without_rows_is_refused_as_such(tmp_path):
+    table().clear().write_csv(path := tmp_path / "d.csv")
+    with pytest.raises(DataError, match="it has columns but no rows"):
+        load_ranking(path)
+
+
 def test_text_ids_and_packed_tables_are_read(tmp_path):
     frame = table().with_columns(pl.format("q-{}", "qid").alias("qid"))
     frame.write_csv(tmp_path / "t.csv.gz", compression="gzip")

@@ -198,7 +198,7 @@ def test_named_columns_and_separator_are_used(write):
         ("single.csv", "user\na\n", "cannot tell the separator"),
         ("ragged.csv", "user,item\na,1\nb,2,3,4\n", "cannot be read as a table"),
         ("binary.csv", b"PK\x03\x04\0\0\0", "is not a text file"),
-        ("broken.parquet", b"not parquet at all", "cannot be read as a table"),
+        ("broken.parquet", b"not parquet at all", "cannot be read as a table.* It is damaged or no Parquet file"),
         ("broken.csv.gz", b"not gzip", "cannot be opened"),
         ("split.zip", b"PK", "Unpack it first"),
     ],

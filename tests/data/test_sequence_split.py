@@ -114,3 +114,10 @@ def test_lines_that_may_be_rows_are_refused_with_the_setting_that_decides(tmp_pa
     path.write_text("".join(f"{user} {user + 1} {user + 2} {user + 3}\n" for user in range(9)))
     with pytest.raises(DataError, match=r"cannot tell .* set data.format = 'lines'"):
         load_sequences(path)
+
+
+def test_errors_of_a_csv_file_say_nothing_of_lines(tmp_path):
+    (path := tmp_path / "clicks.csv").write_text("user,item,time\nanna,3,2024-01-01\nanna,4,yesterday\n")
+    with pytest.raises(DataError, match=r"unreadable value.* in data row 2") as error:
+        load_sequences(path)
+    assert "data.format" not in str(error.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -77,6 +78,9 @@ def test_a_run_of_every_task_becomes_a_page_plots_and_numbers(folder, task, monk
     plots = {"references", "groups", "training", "weights"} if task == "sequences" else set()
     assert {path.name for path in out.glob("*.svg")} == {f"{name}.svg" for name in plots}
     assert html.count("<svg") == len(plots)
+    if plots:  # four panels in rows of two: side by side they would be too small to read
+        width = re.search(r'<svg [^>]*?width="([\d.]+)pt"[^>]*', (out / "groups.svg").read_text())
+        assert float(width[1]) < 650
     for heading in (
         "Beside simple references",
         "Training",

@@ -169,6 +169,12 @@ def test_a_tasks_own_rule_speaks_where_it_is_broken_only(broken, kept, topic, nu
     assert kept() is None
 
 
+def test_models_without_sl_at_k_are_not_told_to_change_their_loss():
+    lengths = np.array([3, 4, 9])
+    told = [str(lists.short_lists(lengths, 5, weighs_top=one)) for one in (True, False)]
+    assert ["softmax" in one for one in told] == ["SL@K" in one for one in told] == [True, False]
+
+
 def test_groups_have_their_numbers_and_share_the_metric():
     found = examination()
     head, tail = found.groups(HALVES)

@@ -187,8 +187,11 @@ def test_data_that_do_not_fit_are_refused():
     empty = LinkData("empty", data.nodes, {**data.edges, "valid": data.edges["valid"][:0]}).check()
     with pytest.raises(DataError, match=r"empty has no valid edges"):
         fit(config_of(), empty)
-    with pytest.raises(ConfigError, match="protocol"):
-        fit(config_of(train={"epochs": 1}), data).evaluate("uniform")
+    fitted = fit(config_of(train={"epochs": 1}), data)
+    with pytest.raises(ConfigError, match=r"train with --set evaluate.protocol=uniform"):
+        fitted.evaluate("uniform")
+    with pytest.raises(ConfigError, match="protocol must be one of heart, uniform, got 'paper'"):
+        fitted.evaluate("paper")
 
 
 def test_a_damaged_folder_is_refused(tmp_path):

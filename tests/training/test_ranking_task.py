@@ -230,6 +230,7 @@ def test_a_study_searches_settings_and_is_continued(tmp_path, file):
     tuned = tune(settings, trials=2, ranges={"train.learning_rate": [0.001, 0.1]}, out=tmp_path / "study")
     assert len(tuned.rows) == 2
     assert tuned.best is not None
+    assert tuned.validated == "queries with nothing to find left out"
     again = tuning.resume(tmp_path / "study", trials=3)
     assert len(again.rows) == 3
     file.write_text(file.read_text().replace("qid:", "qid:1"))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from topshelf.config import make_config
+from topshelf.training.tasks import TASKS
 from topshelf.tuning import Budget, Choice, Interval, TrialRow, Tuned, page
 from topshelf.tuning.folder import StudyFolder
 
@@ -28,6 +29,20 @@ def a_study(rows=ROWS, ranges=None, epochs=2, importances=None):
     ranges = ranges or {"loss.tau": TAU, "train.learning_rate": RATE}
     budget = Budget.of(rows, len(rows), epochs, None)
     return Tuned("mf with slatk", "clicks", "ndcg@5", "tpe", ranges, rows, None, budget, importances or {})
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("interactions", "users with nothing to find left out"),
+        ("sequences", "users whose next item cannot be found count as 0"),
+        ("ranking", "queries with nothing to find left out"),
+        ("links", "every edge ranked against its own negatives"),
+    ],
+)
+def test_a_score_is_shown_with_what_counts_in_its_task(task, expected):
+    tuned = replace(a_study(), validated=TASKS[task].validated)
+    assert page.chosen_by(tuned) == f"Chosen by ndcg@5 on the validation part, {expected}; the test part was not read."
 
 
 def labels(figure):

@@ -45,9 +45,8 @@ def _without_test(fitted: Fitted, title: str) -> None:
     score, metric = fitted.valid_score, fitted.task.metric(fitted.config)
     if score is None:  # a closed-form model that was not refitted
         score = fitted.evaluate(part="valid").mean()[metric]
-    units = fitted.task.units
-    left_out = "" if units == "edges" else f" ({units} with nothing to find are left out)"
-    say(f"{title}: no test part (data.test_fraction = 0); validation {metric} {score:.4f}{left_out}")
+    how = fitted.task.validated
+    say(f"{title}: no test part (data.test_fraction = 0); validation {metric} {score:.4f} ({how})")
 
 
 def evaluation(result: dict[str, Any], title: str) -> None:

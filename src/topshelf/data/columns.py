@@ -169,7 +169,11 @@ def attempt(action: Callable[[], Result], source: str) -> Result:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         if "utf-8" in reason.lower() or "utf8" in reason.lower():
             raise not_utf8(source) from None
-        raise DataError(f"{source} cannot be read as a table: {reason}. Check its separator and its lines.") from error
+        is_parquet = reason.startswith("parquet: ")
+        remedy = (
+            "It is damaged or no Parquet file; write it again" if is_parquet else "Check its separator and its lines"
+        )
+        raise DataError(f"{source} cannot be read as a table: {reason}. {remedy}.") from error
     except pl.exceptions.PanicException as error:  # a file that Polars did not expect
         raise DataError(f"{source} cannot be read as a table; it is damaged ({error}).") from None
 

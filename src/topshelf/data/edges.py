@@ -165,7 +165,10 @@ def _chosen(
     listed = ", ".join(map(repr, names))
     for setting, name in zip(("data.source_column", "data.target_column"), chosen, strict=True):
         if name is None:
-            raise DataError(f"{where}: cannot tell which columns hold the edges; they are {listed}. Set {setting}.")
+            raise DataError(
+                f"{where}: cannot tell which columns hold the edges; they are {listed}. "
+                f"Name them: --set data.source_column=COLUMN --set data.target_column=COLUMN."
+            )
         if names.count(name) != 1:
             raise DataError(f"{where}: {setting} must be one of its columns ({listed}), got {name!r}.")
     if chosen[0] == chosen[1]:

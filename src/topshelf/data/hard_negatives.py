@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import sparse
 
-from topshelf.data.graphs import LinkData, Table, edge_keys
+from topshelf.data.graphs import HELD_OUT, LinkData, Table, edge_keys
 from topshelf.errors import ConfigError, DataError, at_least
 from topshelf.proximity import adjacency, pagerank, resource_allocation
 
@@ -56,6 +56,7 @@ def hard_negatives(data: LinkData, part: str, *, n: int = 500, seed: int = 0) ->
     edges, half = data.edges[part], _half(n)
     graph = adjacency(data.edges["train"], data.n_nodes)
     known = _Known(data, part)
+    _check_enough(data, part, known, half)
     sides = []
     for side in (0, 1):
         other = np.empty((len(edges), half), dtype=np.int64)
@@ -70,6 +71,7 @@ def uniform_negatives(data: LinkData, part: str, *, n: int = 500, seed: int = 0)
     """Negatives drawn evenly from the nodes that are no known ends, (E, n, 2): n/2 keep the source, n/2 the target."""
     edges, half = data.edges[part], _half(n)
     known = _Known(data, part)
+    _check_enough(data, part, known, half)
     sides = []
     for side in (0, 1):
         other = np.empty((len(edges), half), dtype=np.int64)
@@ -84,6 +86,18 @@ def _half(n: int) -> int:
     if at_least("evaluate.n_negatives", n, 2) % 2:
         raise ConfigError(f"evaluate.n_negatives must be even, half for each end of an edge, got {n}")
     return n // 2
+
+
+def _check_enough(data: LinkData, part: str, known: _Known, half: int) -> None:
+    """Refuse more negatives than some end of a held-out edge has; the remedy holds for both parts."""
+    if half <= known.at_least or half <= (found := known.fewest(data.edges[part])):
+        return
+    most = min(_Known(data, one).fewest(data.edges[one]) for one in HELD_OUT)
+    raise DataError(
+        f"{data.name}: evaluate.n_negatives = {2 * half} needs {half:,} nodes that an end of a held-out edge is not "
+        f"linked with; of the {data.n_nodes:,} nodes, one end has only {found:,}. "
+        + (f"Set evaluate.n_negatives={2 * most} or less" if most else "Use a larger graph")
+    )
 
 
 def _pairs(edges: np.ndarray, other: np.ndarray, side: int) -> np.ndarray:
@@ -104,12 +118,19 @@ class _Known:
             order = np.argsort(edges[:, side], kind="stable")
             starts = np.searchsorted(edges[order, side], np.arange(data.n_nodes + 1))
             self.by_side.append((starts, edges[order, 1 - side]))
+        most_known = max(int(np.diff(starts).max(initial=0)) for starts, _ in self.by_side)
+        self.at_least = data.n_nodes - most_known - 2  # nodes that are left for any end
 
     def ends(self, edge: np.ndarray, side: int) -> np.ndarray:
         """The kept end, the other end of the edge, and the known other ends."""
         starts, ends = self.by_side[side]
         own = edge[side]
         return np.concatenate([ends[starts[own] : starts[own + 1]], edge])
+
+    def fewest(self, edges: np.ndarray) -> int:
+        """How many nodes are left for the end of the edges (E, 2) that has the fewest."""
+        left = (self.n_nodes - len(np.unique(self.ends(edge, side))) for edge in edges for side in (0, 1))
+        return min(left, default=self.n_nodes)
 
     def of(self, edge: np.ndarray, side: int) -> np.ndarray:
         """The same as a mask (N,)."""
@@ -139,7 +160,7 @@ def _best(scores: list[np.ndarray], is_known: np.ndarray, n: int, random: np.ran
     is_reached = np.any([one > 0 for one in scores], axis=0) & ~is_known
     missing = n - int(is_reached.sum())
     if missing >= 0:
-        others = _drawn(np.flatnonzero(~is_reached & ~is_known), missing, random)
+        others = random.choice(np.flatnonzero(~is_reached & ~is_known), missing, replace=False)
         return np.concatenate([np.flatnonzero(is_reached), others])
     candidates = np.flatnonzero(~is_known)
     ranks = np.min([score_ranks(one, is_known) for one in scores], axis=0)[candidates]
@@ -150,7 +171,7 @@ def _uniform(known: np.ndarray, n_nodes: int, n: int, random: np.random.Generato
     """n different nodes that are not known; of many nodes by drawing again, so that the others need no list."""
     known = np.unique(known)
     if n_nodes < 4 * (n + len(known)):
-        return _drawn(np.setdiff1d(np.arange(n_nodes), known), n, random)
+        return random.choice(np.setdiff1d(np.arange(n_nodes), known), n, replace=False)
     chosen = np.zeros(0, dtype=np.int64)
     while len(chosen) < n:
         more = np.concatenate([chosen, random.integers(n_nodes, size=2 * n)])
@@ -158,15 +179,6 @@ def _uniform(known: np.ndarray, n_nodes: int, n: int, random: np.random.Generato
         different = more[np.sort(first)]  # in the order of the draws
         chosen = different[~np.isin(different, known)][:n]
     return chosen
-
-
-def _drawn(candidates: np.ndarray, n: int, random: np.random.Generator) -> np.ndarray:
-    if len(candidates) < n:
-        raise DataError(
-            f"evaluate.n_negatives asks for {n} more negatives of an edge's end than the graph has: {len(candidates)} "
-            "nodes are left. Set a smaller evaluate.n_negatives"
-        )
-    return random.choice(candidates, n, replace=False)
 
 
 def share_of_known(data: LinkData, part: str) -> float:

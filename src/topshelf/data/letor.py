@@ -98,8 +98,8 @@ def widened(documents: Documents, n_features: int | None, source: str) -> Docume
         return documents
     if found > n_features:
         raise DataError(
-            f"{source} has feature {found}, but there must be {n_features} features. Write all files with the same "
-            "features, or leave out data.n_features."
+            f"{source} has feature {found}, but there must be {n_features} features, as in the training data or as "
+            "data.n_features says. Write all files with the same features."
         )
     return Documents(
         np.pad(documents.features, ((0, 0), (0, n_features - found))),

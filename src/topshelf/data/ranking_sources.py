@@ -38,9 +38,10 @@ class Reading:
 
     def read(self, texts: list[Text]) -> tuple[Documents, tuple[str, ...]]:
         """The documents of some files as one part, and the names of their features."""
-        if texts[0].member is None and is_table(texts[0].path):
+        if _is_table(texts[0]):
             parts, names = zip(*(read_document_table(text.path, self.columns) for text in texts), strict=True)
             return concatenate(parts), names[0]
+        _check_numbered(str(texts[0]), self.columns.features)
         found = [read_letor(text, self.n_features).check(str(text)) for text in texts]
         widest = max(part.n_features for part in found)
         if len({part.n_features for part in found}) > 1:  # parts of one fold; zeros may be left out at the end of lines
@@ -82,16 +83,39 @@ def load_ranking(
     if name in RANKING_DATASETS:
         RANKING_DATASETS[name].refuse({"query": query, "grade": grade, "features": features, "n_features": n_features})
         reading = replace(reading, n_features=RANKING_DATASETS[name].features)
+    elif not _is_table(texts["train"][0]):
+        _refuse_columns(name, {"query": query, "grade": grade, "features": features})
     has_test = "test" in texts
     if not with_test:
         texts = {part: files for part, files in texts.items() if part != "test"}
     parts, names = _read(texts, reading)
     fractions = (valid_fraction, 0.0 if has_test else test_fraction)
     data = _in_parts(name, parts, names, fractions, (seed, split_seed))
-    is_single = texts["train"][0].member is None and is_table(texts["train"][0].path)
+    is_single = _is_table(texts["train"][0])
     guessed = guessed_columns(texts["train"][0].path, reading.columns) if is_single else ()
     test_part = data.test if with_test else data.test.none()
     return replace(data, path=str(path.absolute()), test=test_part, guessed=guessed)
+
+
+def _is_table(text: Text) -> bool:
+    return text.member is None and is_table(text.path)
+
+
+def _refuse_columns(name: str, settings: Mapping[str, object]) -> None:
+    for setting, value in settings.items():
+        if value is not None:
+            raise ConfigError(
+                f"data.{setting} names columns, and {name} is SVMlight text without any; leave it out, got {value!r}"
+            )
+
+
+def _check_numbered(source: str, names: tuple[str, ...] | None) -> None:
+    """Refuse SVMlight text where features have names: which number is which feature is not known."""
+    if names is not None and names != tuple(str(place + 1) for place in range(len(names))):
+        raise DataError(
+            f"{source} is SVMlight text, whose features have numbers only; those of the training data have names, such "
+            f"as {names[0]!r}. Write it as CSV or Parquet with these columns."
+        )
 
 
 def split_documents(
@@ -137,6 +161,7 @@ def read_documents(path: str | Path, columns: TableColumns, *, needs_grades: boo
     if not _exists(path) or path.is_dir():
         raise DataError(f"{path} is not a file. Check the path.")
     assert columns.features is not None
+    _check_numbered(str(path), columns.features)
     return read_letor(_single(path), len(columns.features)).check(str(path))
 
 

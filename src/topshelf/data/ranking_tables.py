@@ -69,12 +69,14 @@ def _read(frame: pl.LazyFrame, columns: TableColumns, source: str, needs_grades:
     schema = attempt(frame.collect_schema, source)
     query = _column(columns.query, QUERY_NAMES, schema.names(), "query", source)
     grade = _grade(columns.grade, schema.names(), source, needs_grades)
+    if attempt(frame.head(1).collect, source).is_empty():
+        raise DataError(f"{source} holds no documents: it has columns but no rows.")
     names = _features(columns.features, schema, {query, grade}, source)
+    if columns.features is None:
+        _refuse_spoilt(frame, schema, {query, grade}, source)
     chosen = [pl.col(query), *([] if grade is None else [pl.col(grade)])]
     casts = [_number(name, schema[name]) for name in names]
     table = attempt(lambda: frame.select(*chosen, *casts).collect(engine="streaming"), source)
-    if table.is_empty():
-        raise DataError(f"{source} holds no documents: it has columns but no rows.")
     queries = _query_ids(table[query], source)
     grades = np.zeros(len(table), np.float32) if grade is None else _grades(table[grade], source)
     features = _matrix(table, names, source)
@@ -101,7 +103,7 @@ def _column(given: str | None, common: Sequence[str], names: list[str], what: st
         if name in by_lower:
             return by_lower[name]
     raise DataError(
-        f"{source}: no column looks like that of the {what}; it has {_some(names)}. Name it: data.{what} "
+        f"{source}: no column looks like that of the {what}; it has {_some(names)}. Name it: --set data.{what}=COLUMN "
         f"(in Python {what}=...)."
     )
 
@@ -129,6 +131,26 @@ def _features(given: tuple[str, ...] | None, schema: pl.Schema, taken: set[str |
     if not names:
         raise DataError(f"{source} has no column of numbers beside {_some([one for one in taken if one])}.")
     return names
+
+
+def _refuse_spoilt(frame: pl.LazyFrame, schema: pl.Schema, taken: set[str | None], source: str) -> None:
+    """Refuse columns of text that are numbers but for some words: they would be left out of the features unnoticed."""
+    texts = [name for name, dtype in schema.items() if dtype == pl.String and name not in taken]
+    filled = [pl.col(name).count().alias(f"{place} filled") for place, name in enumerate(texts)]
+    parsed = [pl.col(name).cast(pl.Float64, strict=False).count().alias(f"{place}") for place, name in enumerate(texts)]
+    counts = attempt(lambda: frame.select(*filled, *parsed).collect(engine="streaming"), source).row(0) if texts else ()
+    for name, n_filled, n_numbers in zip(texts, counts[: len(texts)], counts[len(texts) :], strict=True):
+        if 2 * n_numbers > n_filled:
+            column = attempt(frame.select(name).collect, source)[name]
+            raise _not_numbers(column, source, "; or list the features without it (data.features)")
+
+
+def _not_numbers(column: pl.Series, source: str, otherwise: str = "") -> DataError:
+    """What is wrong with a feature that was read as text."""
+    finite = column.cast(pl.Float64, strict=False).is_finite().fill_null(False)
+    wrong = ~finite & column.is_not_null()
+    where = f"{column.filter(wrong)[0]!r} in row {_first(wrong)}" if wrong.any() else "text"
+    return DataError(f"{source}: feature {column.name!r} must hold finite numbers, got {where}. Correct it{otherwise}.")
 
 
 def _is_number(dtype: pl.DataType) -> bool:
@@ -169,6 +191,8 @@ def _matrix(table: pl.DataFrame, names: tuple[str, ...], source: str) -> np.ndar
     features = np.empty((len(table), len(names)), np.float32)
     for place, name in enumerate(names):
         column = table[name]
+        if column.dtype == pl.String:
+            raise _not_numbers(column, source)
         if not column.dtype.is_numeric():
             raise DataError(f"{source}: feature {name!r} must hold numbers, got {column.dtype}.")
         if column.null_count():

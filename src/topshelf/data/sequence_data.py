@@ -12,10 +12,11 @@ from topshelf.data.columns import Table
 from topshelf.data.given import is_given
 from topshelf.data.interaction_datasets import DATASETS
 from topshelf.data.interactions import Interactions
+from topshelf.data.layouts import TABLES
 from topshelf.data.named import not_found
 from topshelf.data.names import Columns
 from topshelf.data.prepare import prepare
-from topshelf.data.readers import are_user_lines, read_table, read_user_lines
+from topshelf.data.readers import PARQUET, are_user_lines, read_table, read_user_lines
 from topshelf.data.sequence_datasets import SEQUENCE_DATASETS
 from topshelf.data.sequence_split import SequenceKind, SequenceSplit, Targets, split_sequences
 from topshelf.errors import ConfigError, DataError, TopshelfWarning, one_of
@@ -168,7 +169,7 @@ def _read(path: Path, format: Format, columns: Columns) -> tuple[Table, bool]:
             if format == "table" or not are_user_lines(path, columns):
                 return read_table(path, columns), False
         except DataError as error:
-            if format == "table":
+            if format == "table" or path.name.lower().removesuffix(".gz").endswith((*TABLES, *PARQUET)):
                 raise
             hint = "If each line is a user and then its items, oldest first, set data.format = 'lines'"
             raise DataError(f"{error} {hint}") from None

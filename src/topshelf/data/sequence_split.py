@@ -147,7 +147,8 @@ def split_sequences(
         train_end, valid_end = counts - 2 * held, counts - held
         if not held.any():
             raise DataError(
-                f"no user has the 3 events that the split 'last' needs, one per part; the longest has {counts.max()}"
+                f"no user has the 3 events that the split 'last' needs, one per part; the longest has {counts.max()}. "
+                "Is the user column the right one?"
             )
         notes = {"short": int((~held).sum())}
     else:

@@ -33,7 +33,9 @@ def references(diagnosis: RunDiagnosis) -> Figure:
 
 def groups(diagnosis: RunDiagnosis) -> Figure:
     found = diagnosis.examination
-    figure, panels = charts.figure(4.2 * len(found.traits), 3.6, len(found.traits))
+    n = len(found.traits)
+    rows_of_two = -(-n // 2)  # more in a row would be too small to read
+    figure, panels = charts.figure(4.2 * min(n, 2), 3.6 * rows_of_two, n, rows=rows_of_two)
     for axes, trait in zip(panels, found.traits, strict=True):
         rows = found.groups(trait)
         charts.bars(axes, [one.label for one in rows], [one.mean for one in rows], [f"n = {one.n:,}" for one in rows])
@@ -53,4 +55,5 @@ def training(diagnosis: RunDiagnosis) -> Figure:
     for axes, label in ((left, "training loss"), (right, f"validation {diagnosis.examination.metric}")):
         axes.set(xlabel="epoch", ylabel=charts.plain(label))
         charts.whole_numbers(axes.xaxis)
+    right.set_xlim(left.get_xlim())  # a single validation has no range of its own
     return figure

@@ -63,7 +63,7 @@ def examine_lists(
         ],
     ).with_advice(
         nothing_to_find(float(is_empty.mean()), config.evaluate.empty),
-        short_lists(documents.lengths, config.k),
+        short_lists(documents.lengths, config.k, weighs_top=not model.is_closed_form and config.loss.name == "slatk"),
         constant_features(constant, names),
         features_outside(outside, names),
     )
@@ -159,15 +159,18 @@ def nothing_to_find(share: float, convention: str) -> Advice | None:
     )
 
 
-def short_lists(lengths: np.ndarray, k: int) -> Advice | None:
+def short_lists(lengths: np.ndarray, k: int, *, weighs_top: bool = True) -> Advice | None:
+    """``weighs_top``: the loss is SL@K."""
     middle = float(np.median(lengths))
     if middle > k:
         return None
+    selects = " SL@K has nothing to select." if weighs_top else ""
+    other = ', or use loss.name = "softmax"' if weighs_top else ""
     return Advice(
         "K reaches the end of the lists",
         f"Half of the queries have {middle:g} documents or fewer, and K = {k}.",
-        "For them every document is in the top K: SL@K has nothing to select, and NDCG@K is that of the whole list.",
-        f'Set k to the places that people look at, under {max(2, int(middle))}, or use loss.name = "softmax".',
+        f"For them every document is in the top K, and NDCG@K is that of the whole list.{selects}",
+        f"Set k to the places that people look at, under {max(2, int(middle))}{other}.",
     )
 
 

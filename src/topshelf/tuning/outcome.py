@@ -81,6 +81,7 @@ class Tuned:
     budget: Budget
     importances: dict[str, float]
     folder: Path | None = None
+    validated: str = "users with nothing to find left out"
 
     @property
     def best(self) -> TrialRow | None:

@@ -50,10 +50,7 @@ def command(tuned: Tuned) -> str | None:
 
 def chosen_by(tuned: Tuned) -> str:
     """The measure that every score of a study is, with what it must be shown with."""
-    return (
-        f"Chosen by {tuned.metric} on the validation part, users with nothing to find left out; the test part was not "
-        "read."
-    )
+    return f"Chosen by {tuned.metric} on the validation part, {tuned.validated}; the test part was not read."
 
 
 def page(tuned: Tuned) -> Page:

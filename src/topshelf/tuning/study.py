@@ -148,6 +148,7 @@ class Worker:
             budget=Budget.of(rows, self.trials, epochs, self.timeout),
             importances=self._importances(),
             folder=self.folder.path if self.folder else None,
+            validated=self.runner.parts.task.validated,
         )
 
     def _importances(self) -> dict[str, float]:

@@ -29,6 +29,7 @@ class Task:
 
     name: ClassVar[str]
     units: ClassVar[str] = "users"  # what a metric is a mean over
+    validated: ClassVar[str] = "users with nothing to find left out"  # what to say beside a validation metric
     device: str
 
     @classmethod

@@ -20,7 +20,7 @@ from topshelf.data.links import load_links, warn_of, with_negatives
 from topshelf.data.memory import available
 from topshelf.data.splits import Through
 from topshelf.edge_ranks import edge_ranks, rank_metrics
-from topshelf.errors import CheckpointError, ConfigError, DataError, at_most
+from topshelf.errors import CheckpointError, ConfigError, DataError, at_most, one_of
 from topshelf.evaluation import Evaluation
 from topshelf.graphs import LinkGraph
 from topshelf.link_settings import LinksConfig
@@ -43,6 +43,7 @@ class LinksTask(Task):
 
     name: ClassVar[str] = "links"
     units: ClassVar[str] = "edges"
+    validated: ClassVar[str] = "every edge ranked against its own negatives"
 
     def __init__(self, data: LinkData, device: str = "cpu") -> None:
         self.data, self.device = data.check(), device
@@ -160,6 +161,7 @@ class LinksTask(Task):
         cutoffs: Sequence[int] | None = None,
     ) -> Evaluation:
         if protocol not in (None, config.evaluate.protocol):
+            one_of("protocol", protocol, ("heart", "uniform"))
             raise ConfigError(
                 f"this run was evaluated by protocol {config.evaluate.protocol!r}, and its folder has the negatives of "
                 f"no other, got {protocol!r}; train with --set evaluate.protocol={protocol}"

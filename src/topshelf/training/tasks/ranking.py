@@ -50,6 +50,7 @@ class RankingTask(Task):
 
     name: ClassVar[str] = "ranking"
     units: ClassVar[str] = "queries"
+    validated: ClassVar[str] = "queries with nothing to find left out"
 
     def __init__(self, data: RankingData, device: str = "cpu") -> None:
         self.data, self.device = data, device

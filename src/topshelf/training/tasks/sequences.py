@@ -39,6 +39,7 @@ class SequencesTask(CatalogueTask):
     """Users' events in order. A query is who has these items so far; what it should find is the next one."""
 
     name: ClassVar[str] = "sequences"
+    validated: ClassVar[str] = "users whose next item cannot be found count as 0"
     split: SequenceSplit
 
     def __init__(self, data: SequenceData, device: str = "cpu") -> None:
