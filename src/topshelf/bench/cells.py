@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from topshelf.data.datasets import fetch, local_file
 from topshelf.data.local_datasets import LocalDataset
 from topshelf.data.named import NAMED
 from topshelf.errors import ConfigError, DataError
-from topshelf.training.build import resolve
+from topshelf.training.build import loss_class, model_class, resolve
 
 _KEY = 20  # hexadecimal digits
 
@@ -70,12 +71,31 @@ def _cell(plan: Plan, case: Case, seed: int) -> Cell:
 
 def cell_key(config: BaseConfig, content: str, tuned: tuple[int, ...] = ()) -> str:
     """The same for the same settings, data and version of topshelf, wherever the data are."""
-    values = config.model_dump(mode="json")
-    values["data"]["source"] = content
-    for name in ("checkpoint_seconds", "device"):  # they decide no number
-        values["train"].pop(name)
+    values = _deciding(config)
+    values["data"] = {**values.get("data", {}), "source": content}
     text = json.dumps([values, version(), list(tuned)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY]
+
+
+def _deciding(config: BaseConfig) -> dict[str, Any]:
+    """The settings that decide a run's numbers, without those at their defaults.
+
+    So a new setting of topshelf, whose default changes nothing, leaves the keys of finished cells as they are.
+    """
+    values = config.model_dump(mode="json", exclude_defaults=True)
+    for section, cls in (("model", model_class(config)), ("loss", loss_class(config))):
+        own = getattr(config, section)
+        defaults = {name: one.default for name, one in signature(cls.__init__).parameters.items()}
+        kept = {name: value for name, value in own.settings.items() if name not in defaults or defaults[name] != value}
+        values[section] = {"name": own.name, **kept}
+    for name in ("checkpoint_seconds", "device"):
+        values.get("train", {}).pop(name, None)
+    if model_class(config).is_closed_form:
+        refit = {"refit": config.train.refit}
+        values = {name: value for name, value in values.items() if name in ("task", "seed", "k", "data", "model")}
+        values["train"] = refit
+    values["evaluate"] = config.evaluate.model_dump(mode="json")
+    return values
 
 
 def version() -> str:

@@ -28,7 +28,14 @@ from topshelf.errors import CheckpointError, ConfigError
 
 FORMAT = 1
 _KEY = re.compile(r"[0-9a-f]{20}")
-_RESULT: dict[str, Any] = {"format": int, "key": str, "metrics": dict, "seconds": (int, float), "best_epoch": int}
+_RESULT: dict[str, Any] = {
+    "format": int,
+    "key": str,
+    "metrics": dict,
+    "seconds": (int, float),
+    "best_epoch": int,
+    "epochs": int,
+}
 
 
 class Ledger(Protocol):

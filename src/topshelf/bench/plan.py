@@ -112,6 +112,8 @@ class Plan(Settings):
     """Time for one cell; one that needs more is stopped and reported."""
     ours: str | None = None
     """The method that is compared with the best of the others."""
+    times: bool = False
+    """Whether tables have the seconds per epoch."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every cell."""
     published_settings: dict[str, Any] = Field(default_factory=dict)

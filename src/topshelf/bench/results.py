@@ -66,6 +66,7 @@ class Results:
     choose: str = ""
     missing: dict[Place, str] = field(default_factory=dict)  # why a place has no run
     n_wanted: int = 0
+    times: bool = False
 
     @property
     def data(self) -> list[str]:
@@ -120,6 +121,7 @@ def of_plan(name: str, plan: Plan, ledger: Ledger) -> Results:
         choose=plan.choose,
         missing=missing,
         n_wanted=len(wanted),
+        times=plan.times,
     )
 
 
@@ -130,7 +132,7 @@ def _place(cell: Cell) -> Place:
 
 def _measured(plan: Plan, cell: Cell, result: dict[str, Any], ledger: Ledger) -> Measured:
     place, key = _place(cell), cell.key
-    names = ("seconds", "best_epoch", "peak_mib", "version", "date")
+    names = ("seconds", "best_epoch", "epochs", "peak_mib", "version", "date")
     facts = {name: result.get(name) for name in names}
     return Measured(
         data=place.data,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from topshelf.bench.plan import Value
 from topshelf.bench.results import Place, Results
@@ -72,14 +73,21 @@ def _means(results: Results, table: Scores, places: list[Place], data: str, prot
     for place in places:
         found = [table.get((place, protocol, metric)) for metric in results.metrics]
         seeds = max((one.n for one in found if one), default=0)
-        rows.append((*_labels(place, used), str(seeds), *(_mean(one, few) for one in found)))
+        times = (_epoch_seconds(results, place),) if results.times else ()
+        rows.append((*_labels(place, used), str(seeds), *(_mean(one, few) for one in found), *times))
     last = results.metrics[-1]
     known = [
         (table[place, protocol, last].mean, at) for at, place in enumerate(places) if (place, protocol, last) in table
     ]
     best = max(known)[1] if known and results.x_label is None else None
-    header = (*heads, "seeds", *map(metric_name, results.metrics))
+    header = (*heads, "seeds", *map(metric_name, results.metrics), *(("s / epoch",) if results.times else ()))
     return Grid(f"{data}, protocol {protocol}", header, tuple(rows), best)
+
+
+def _epoch_seconds(results: Results, place: Place) -> str:
+    """Seconds per epoch, validations included; empty for a closed form."""
+    runs = [run.facts for run in results.runs if run.place == place and run.facts.get("epochs")]
+    return f"{fmean(one['seconds'] / one['epochs'] for one in runs):.2f}" if runs else ""
 
 
 def _mean(score: Score | None, with_interval: bool) -> str:

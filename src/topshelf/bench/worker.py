@@ -80,7 +80,7 @@ def _attempt(cell: Cell, folder: BenchFolder, ledger: Ledger) -> str:
         with _time_limit(limit) as is_over, warnings.catch_warnings():
             warnings.simplefilter("ignore", TopshelfWarning)  # each would be said once per cell
             fitted = _fitted(cell, folder)
-            result, per_user = _measured(cell, fitted)
+            result, per_user = _measured(cell, fitted, _epochs(folder.cell(cell.key)))
     except StoppedEarly:
         if not is_over():
             return "stopped"
@@ -115,7 +115,13 @@ def _config(cell: Cell, folder: BenchFolder) -> BaseConfig:
     return best.model_copy(update={"seed": cell.seed})
 
 
-def _measured(cell: Cell, fitted: Fitted) -> tuple[dict[str, Any], pl.DataFrame]:
+def _epochs(run: Path) -> int:
+    """How many epochs a run has trained, those of a refit included; 0 for a closed form."""
+    log = RunFolder(run).log
+    return len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
+
+
+def _measured(cell: Cell, fitted: Fitted, epochs: int) -> tuple[dict[str, Any], pl.DataFrame]:
     """What is reported: means under every protocol, and the values per user that tests need."""
     evaluations = {one.protocol: one for one in (fitted.evaluate(name) for name in cell.protocols or (None,))}
     machine, summary = environment(), fitted.summary()
@@ -126,6 +132,7 @@ def _measured(cell: Cell, fitted: Fitted) -> tuple[dict[str, Any], pl.DataFrame]
         "units": next(iter(evaluations.values())).units,
         "valid": summary["valid"],
         "best_epoch": fitted.best_epoch,
+        "epochs": epochs,
         "seconds": round(fitted.seconds, 3),
         "peak_mib": summary["peak_mib"],
         "config": fitted.config.model_dump(mode="json"),
