@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from topshelf import files
-from topshelf.bench.plan import Case, Plan, cases, values_of
+from topshelf.bench.plan import Case, Plan, Value, cases, values_of
 from topshelf.config import BaseConfig, assemble, make_config, merged
 from topshelf.data.datasets import fetch, local_file
 from topshelf.data.local_datasets import LocalDataset
@@ -40,6 +40,7 @@ class Cell:
     protocols: tuple[str, ...] = ()
     trials: int = 0
     tune_seed: int = 0
+    ranges: tuple[tuple[str, tuple[Value, ...]], ...] = ()
     absent: str | None = None
 
     @property
@@ -55,7 +56,8 @@ def cells(plan: Plan) -> list[Cell]:
 def _cell(plan: Plan, case: Case, seed: int) -> Cell:
     trials = plan.trials if plan.choose == "tuned" else 0
     common: dict[str, Any] = {"case": case, "seed": seed, "minutes": plan.minutes, "protocols": plan.protocols}
-    common |= {"trials": trials, "tune_seed": plan.tune_seed}
+    ranges = tuple((name, tuple(values)) for name, values in case.method.ranges.items()) if trials else ()
+    common |= {"trials": trials, "tune_seed": plan.tune_seed, "ranges": ranges}
     values = merged(values_of(plan, case), {"seed": seed})
     try:
         config = resolve(make_config(values) if plan.choose == "published" else assemble(more=values))
@@ -65,11 +67,11 @@ def _cell(plan: Plan, case: Case, seed: int) -> Cell:
         content, absent = data_digest(config), missing_data(config)
     except DataError as error:
         return Cell(config=config, key="", absent=str(error), **common)
-    key = cell_key(config, content, (trials, plan.tune_seed) if trials else ())
+    key = cell_key(config, content, (trials, plan.tune_seed, ranges) if trials else ())
     return Cell(config=config, key=key, absent=absent, **common)
 
 
-def cell_key(config: BaseConfig, content: str, tuned: tuple[int, ...] = ()) -> str:
+def cell_key(config: BaseConfig, content: str, tuned: tuple[Any, ...] = ()) -> str:
     """The same for the same settings, data and version of topshelf, wherever the data are."""
     values = _deciding(config)
     values["data"] = {**values.get("data", {}), "source": content}

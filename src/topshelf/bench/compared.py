@@ -90,6 +90,7 @@ def _measured(fitted: Fitted, label: str, protocols: Sequence[str]) -> Measured:
         x=None,
         k=None,
         seed=fitted.config.seed,
+        fold=None,
         metrics=means,
         names=names,
         facts={"seconds": round(fitted.seconds, 3), "best_epoch": fitted.best_epoch},

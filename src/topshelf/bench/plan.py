@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +36,8 @@ class PlanData(Settings):
     """What tables call it."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of its cells, such as `data.split`."""
+    folds: tuple[int, ...] = ()
+    """Values of `data.fold`: every case is run once per fold and seed, and its score is the mean over them."""
 
 
 class PlanGroup(Settings):
@@ -57,6 +60,8 @@ class PlanMethod(Settings):
     """The same, with `choose = "published"` alone."""
     hyperparameters: tuple[str, ...] = ()
     """The settings that an `optimum` has values of, in its order."""
+    ranges: dict[str, list[Value]] = Field(default_factory=dict)
+    """With `choose = "tuned"`: the values to search; default: those of the model and the loss."""
     group: str | None = None
     """The only group it is in; default: every group that is not `own`."""
     at_k: bool = False
@@ -146,20 +151,21 @@ class Plan(Settings):
 
 @dataclass(frozen=True)
 class Case:
-    """A place of the grid. ``k`` is set where the method trains a model for each K."""
+    """A place of the grid, or one fold of it. ``k`` is set where the method trains a model for each K."""
 
     data: PlanData
     group: PlanGroup | None
     method: PlanMethod
     x: Value | None = None
     k: int | None = None
+    fold: int | None = None
 
     @property
     def name(self) -> str:
         """What progress and errors call it."""
         named = [self.data.label, self.group.label if self.group else None, self.method.label]
         named += [None if self.x is None else f"{self.x:g}" if isinstance(self.x, float) else str(self.x)]
-        named += [None if self.k is None else f"K = {self.k}"]
+        named += [None if self.k is None else f"K = {self.k}", None if self.fold is None else f"fold {self.fold}"]
         return ", ".join(part for part in named if part)
 
 
@@ -171,9 +177,10 @@ def cases(plan: Plan) -> Iterator[Case]:
             for method in plan.method:
                 if group is not None and (method.group != group.label if method.group else group.own):
                     continue
-                for x in plan.vary.values if plan.vary else (None,):
-                    for k in metric_ks(plan) if method.at_k else (None,):
-                        yield Case(data, group, method, x, k)
+                xs = plan.vary.values if plan.vary else (None,)
+                ks = metric_ks(plan) if method.at_k else (None,)
+                for x, k, fold in product(xs, ks, data.folds or (None,)):
+                    yield Case(data, group, method, x, k, fold)
 
 
 def metric_ks(plan: Plan) -> list[int]:
@@ -217,6 +224,7 @@ def values_of(plan: Plan, case: Case) -> dict[str, Any]:
     if plan.vary is not None and case.x is not None:
         result = merged(result, nested(plan.vary.setting, case.x))
     result = merged(result, {"data": {"source": case.data.source}})
+    result = result if case.fold is None else merged(result, {"data": {"fold": case.fold}})
     return result if case.k is None else merged(result, {"k": case.k})
 
 

@@ -27,6 +27,7 @@ class Measured:
     x: Value | None
     k: int | None
     seed: int
+    fold: int | None
     metrics: dict[str, dict[str, float]]
     names: tuple[str, ...]  # the metrics that it is reported with
     facts: dict[str, Any] = field(default_factory=dict)  # seconds, best_epoch, key, date, ...
@@ -36,6 +37,11 @@ class Measured:
     @property
     def place(self) -> Place:
         return Place(self.data, self.group, self.method, self.x)
+
+    @property
+    def draw(self) -> tuple[int, int]:
+        """The fold and the seed: runs of two methods are compared where both are the same."""
+        return -1 if self.fold is None else self.fold, self.seed
 
 
 @dataclass(frozen=True)
@@ -73,15 +79,22 @@ class Results:
         return list(dict.fromkeys(place.data for place in self.places))
 
     def of(self, place: Place, metric: str) -> list[Measured]:
-        """The runs of a place that report the metric, by seed."""
+        """The runs of a place that report the metric, by fold and seed."""
         found = [run for run in self.runs if run.place == place and metric in run.names]
-        return sorted(found, key=lambda run: run.seed)
+        return sorted(found, key=lambda run: run.draw)
 
     def frame(self) -> pl.DataFrame:
         """A row per run, protocol and metric."""
         rows = []
         for run in self.runs:
-            where = {"data": run.data, "group": run.group, "method": run.method, "x": run.x, "k": run.k}
+            where = {
+                "data": run.data,
+                "group": run.group,
+                "method": run.method,
+                "x": run.x,
+                "k": run.k,
+                "fold": run.fold,
+            }
             for protocol, values in run.metrics.items():
                 for metric in run.names:
                     value = {"seed": run.seed, "protocol": protocol, "metric": metric, "value": values[metric]}
@@ -141,6 +154,7 @@ def _measured(plan: Plan, cell: Cell, result: dict[str, Any], ledger: Ledger) ->
         x=place.x,
         k=cell.case.k,
         seed=cell.seed,
+        fold=cell.case.fold,
         metrics=result["metrics"],
         names=tuple(metrics_of(plan, cell.case)),
         facts={**facts, "choose": plan.choose, "key": key},
@@ -150,8 +164,15 @@ def _measured(plan: Plan, cell: Cell, result: dict[str, Any], ledger: Ledger) ->
 
 
 def per_user(runs: list[Measured], protocol: str, metric: str) -> Array:
-    """The values per user, meaned over the runs; NaN where a user was not measured."""
-    columns = [run.users()[f"{protocol}/{metric}"].to_numpy().astype(np.float64) for run in runs]
+    """The values per user, meaned over the seeds of each fold, fold after fold; NaN where a user was not measured."""
+    by_fold: dict[int, list[Array]] = {}
+    for run in runs:
+        column = run.users()[f"{protocol}/{metric}"].to_numpy().astype(np.float64)
+        by_fold.setdefault(run.draw[0], []).append(column)
+    return np.concatenate([_mean(columns) for columns in by_fold.values()])
+
+
+def _mean(columns: list[Array]) -> Array:
     size = max(len(column) for column in columns)
     filled = [np.pad(column, (0, size - len(column)), constant_values=np.nan) for column in columns]
-    return np.mean(filled, axis=0)
+    return np.asarray(np.mean(filled, axis=0))

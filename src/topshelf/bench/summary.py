@@ -47,7 +47,7 @@ class Comparison:
     among: str
     protocol: str
     metric: str
-    seeds: tuple[int, ...]
+    draws: tuple[tuple[int, int], ...]  # folds and seeds that both have
     ours: float
     theirs: float
     difference: float
@@ -128,14 +128,14 @@ def _against_best(
 
 
 def compared(results: Results, place: Place, other: Place, among: str, protocol: str, metric: str) -> Comparison | None:
-    """Two places on the users and seeds that both have; None without a common seed or the same test lists."""
+    """Two places on the users, folds and seeds that both have; None without a common run or the same test lists."""
     ours, theirs = (
-        {run.seed: run for run in results.of(one, metric) if protocol in run.metrics} for one in (place, other)
+        {run.draw: run for run in results.of(one, metric) if protocol in run.metrics} for one in (place, other)
     )
-    seeds = [seed for seed in ours if seed in theirs and _same_lists(ours[seed], theirs[seed], protocol)]
-    if not seeds:
+    draws = [draw for draw in ours if draw in theirs and _same_lists(ours[draw], theirs[draw], protocol)]
+    if not draws:
         return None
-    a, b = (per_user([runs[seed] for seed in seeds], protocol, metric) for runs in (ours, theirs))
+    a, b = (per_user([runs[draw] for draw in draws], protocol, metric) for runs in (ours, theirs))
     both = ~(np.isnan(a) | np.isnan(b)) if len(a) == len(b) else np.zeros(0, dtype=bool)
     if not both.any():
         return None
@@ -146,7 +146,7 @@ def compared(results: Results, place: Place, other: Place, among: str, protocol:
         among,
         protocol,
         metric,
-        tuple(seeds),
+        tuple(draws),
         float(a[both].mean()),
         float(b[both].mean()),
         test.difference,
@@ -207,7 +207,7 @@ def _gain_interval(results: Results, some: Sequence[Comparison], n_resamples: in
 
 def _pair(results: Results, one: Comparison) -> tuple[np.ndarray, np.ndarray]:
     a, b = (
-        per_user([run for run in results.of(place, one.metric) if run.seed in one.seeds], one.protocol, one.metric)
+        per_user([run for run in results.of(place, one.metric) if run.draw in one.draws], one.protocol, one.metric)
         for place in (one.place, one.other)
     )
     return a, b
@@ -242,7 +242,7 @@ def score_frame(results: Results) -> pl.DataFrame:
             "x": one.place.x,
             "protocol": one.protocol,
             "metric": one.metric,
-            "seeds": one.n,
+            "runs": one.n,
             "mean": one.mean,
             "standard_deviation": one.deviation,
             "low": one.low,
@@ -267,7 +267,7 @@ def comparison_frame(found: Sequence[Comparison]) -> pl.DataFrame:
             "among": one.among,
             "protocol": one.protocol,
             "metric": one.metric,
-            "seeds": len(one.seeds),
+            "runs": len(one.draws),
             "ours": one.ours,
             "theirs": one.theirs,
             "gain": one.gain,

@@ -72,15 +72,15 @@ def _means(results: Results, table: Scores, places: list[Place], data: str, prot
     rows = []
     for place in places:
         found = [table.get((place, protocol, metric)) for metric in results.metrics]
-        seeds = max((one.n for one in found if one), default=0)
+        runs = max((one.n for one in found if one), default=0)
         times = (_epoch_seconds(results, place),) if results.times else ()
-        rows.append((*_labels(place, used), str(seeds), *(_mean(one, few) for one in found), *times))
+        rows.append((*_labels(place, used), str(runs), *(_mean(one, few) for one in found), *times))
     last = results.metrics[-1]
     known = [
         (table[place, protocol, last].mean, at) for at, place in enumerate(places) if (place, protocol, last) in table
     ]
     best = max(known)[1] if known and results.x_label is None else None
-    header = (*heads, "seeds", *map(metric_name, results.metrics), *(("s / epoch",) if results.times else ()))
+    header = (*heads, "runs", *map(metric_name, results.metrics), *(("s / epoch",) if results.times else ()))
     return Grid(f"{data}, protocol {protocol}", header, tuple(rows), best)
 
 
@@ -169,7 +169,7 @@ def missing_lines(results: Results) -> list[str]:
     for place, reason in results.missing.items():
         n = sum(one == place for one, _ in have)
         name = ", ".join(part for part in (place.data, place.group, place.method, shown(place.x)) if part)
-        by_reason.setdefault(reason, []).append(f"{name} ({n} seeds done)" if n else name)
+        by_reason.setdefault(reason, []).append(f"{name} ({n} runs done)" if n else name)
     return [f"{reason}: {'; '.join(names)}" for reason, names in by_reason.items()]
 
 

@@ -107,10 +107,16 @@ def _config(cell: Cell, folder: BenchFolder) -> BaseConfig:
     if not cell.trials:
         return cell.config
     from topshelf.tuning import tune  # Optuna comes with the extra "tune"
+    from topshelf.tuning.ranges import default_ranges
 
     base = cell.config.model_copy(update={"seed": cell.tune_seed})
-    key = cell_key(base, "", (cell.trials,))
-    best = tune(base, trials=cell.trials, out=folder.study(key)).config
+    key = cell_key(base, "", (cell.trials, cell.ranges))
+    ranges: dict[str, Any] = dict(default_ranges(base))
+    if cell.ranges:
+        ranges = {**dict.fromkeys(ranges), **{name: list(values) for name, values in cell.ranges}}
+    if not ranges:  # a model without settings
+        return cell.config
+    best = tune(base, trials=cell.trials, ranges=ranges, out=folder.study(key)).config
     assert best is not None
     return best.model_copy(update={"seed": cell.seed})
 
