@@ -27,7 +27,9 @@ def rows(text: str, label: str) -> list[list[str]]:
     at = text.index(f"\\label{{{label}}}")
     begin, end = text.find(r"\begin{tabular", at), text.rfind(r"\end{tabular", 0, at)
     is_before = text.rfind(r"\begin{table", 0, at) < end  # the label is below the tabular
-    body = text[text.rfind(r"\begin{tabular", 0, end) : end] if is_before else text[begin : text.index(r"\end{tab", begin)]
+    body = (
+        text[text.rfind(r"\begin{tabular", 0, end) : end] if is_before else text[begin : text.index(r"\end{tab", begin)]
+    )
     return [[_plain(cell) for cell in line.split("&")] for line in re.split(r"\\\\", body)]
 
 
