@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
+from importlib import import_module, metadata
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from topshelf import files
-from topshelf.bench.plan import Case, Plan, Value, cases, values_of
-from topshelf.config import BaseConfig, assemble, make_config, merged
+from topshelf.bench.plan import Case, Plan, Value, cases, metrics_of, values_of
+from topshelf.config import BaseConfig, assemble, class_names, make_config, merged
 from topshelf.data.datasets import fetch, local_file
 from topshelf.data.local_datasets import LocalDataset
 from topshelf.data.named import NAMED
-from topshelf.errors import ConfigError, DataError
+from topshelf.errors import ConfigError, DataError, one_of
+from topshelf.evalset import PROTOCOLS
 from topshelf.training.build import loss_class, model_class, resolve
 
 _KEY = 20  # hexadecimal digits
@@ -63,6 +64,7 @@ def _cell(plan: Plan, case: Case, seed: int) -> Cell:
         config = resolve(make_config(values) if plan.choose == "published" else assemble(more=values))
     except ConfigError as error:
         raise ConfigError(f"{case.name}: {error}") from None
+    _check_metrics(plan, case, config)
     try:
         content, absent = data_digest(config), missing_data(config)
     except DataError as error:
@@ -71,11 +73,24 @@ def _cell(plan: Plan, case: Case, seed: int) -> Cell:
     return Cell(config=config, key=key, absent=absent, **common)
 
 
+def _check_metrics(plan: Plan, case: Case, config: BaseConfig) -> None:
+    """Refuse what no cell would measure before any is run."""
+    cutoffs = {*config.evaluate.cutoffs, config.k}
+    for metric in metrics_of(plan, case):
+        k = metric.partition("@")[2]
+        if k.isdecimal() and int(k) not in cutoffs:
+            given = sorted(cutoffs)
+            raise ConfigError(f"{case.name}: evaluate.cutoffs must have the K of every metric, got {given}, not {k}")
+    if plan.task == "interactions":
+        for protocol in plan.protocols:
+            one_of("protocols", protocol, PROTOCOLS)
+
+
 def cell_key(config: BaseConfig, content: str, tuned: tuple[Any, ...] = ()) -> str:
-    """The same for the same settings, data and version of topshelf, wherever the data are."""
+    """The same for the same settings, data and code, wherever the data are: topshelf's version, and own classes."""
     values = _deciding(config)
     values["data"] = {**values.get("data", {}), "source": content}
-    text = json.dumps([values, version(), list(tuned)], sort_keys=True)
+    text = json.dumps([values, version(), list(tuned), *_own_code(config)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY]
 
 
@@ -98,6 +113,17 @@ def _deciding(config: BaseConfig) -> dict[str, Any]:
         values["train"] = refit
     values["evaluate"] = config.evaluate.model_dump(mode="json")
     return values
+
+
+def _own_code(config: BaseConfig) -> list[str]:
+    """Checksums of the files of the user's own classes: an edited loss is another loss."""
+    found = []
+    for name in sorted(set(class_names(config).values())):
+        module = name.partition(":")[0]
+        if ":" in name and module.partition(".")[0] != "topshelf":
+            path = getattr(import_module(module), "__file__", None)
+            found.append(_digest(Path(path)) if path else "")
+    return found
 
 
 def version() -> str:
@@ -152,12 +178,21 @@ def _is_there(value: str) -> bool:
         return False
 
 
-@cache
 def _digest(path: Path) -> str:
     """Of a file, or of all files of a folder."""
     if path.is_file():
-        return files.digest(path)[:_KEY]
+        return _file_digest(path)[:_KEY]
     if not path.is_dir():
         raise DataError(f"{str(path)!r} is neither a file nor a named dataset")
-    parts = [f"{one.relative_to(path)} {files.digest(one)}" for one in sorted(path.rglob("*")) if one.is_file()]
+    parts = [f"{one.relative_to(path)} {_file_digest(one)}" for one in sorted(path.rglob("*")) if one.is_file()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:_KEY]
+
+
+def _file_digest(path: Path) -> str:
+    known = path.stat()
+    return _digest_once(path.resolve(), known.st_size, known.st_mtime_ns, known.st_ino)
+
+
+@cache
+def _digest_once(path: Path, *state: int) -> str:  # noqa: ARG001  a changed file is read again
+    return files.digest(path)

@@ -16,6 +16,9 @@ from topshelf.training.run import Fitted
 
 def of_runs(paths: Sequence[str | Path], *, protocols: Sequence[str] = (), ours: str | None = None) -> Results:
     """The results of run folders. Runs that differ in the seed alone are one method with several seeds."""
+    places = [Path(path).resolve() for path in paths]
+    if again := [str(path) for path, place in zip(paths, places, strict=True) if places.count(place) > 1]:
+        raise ConfigError(f"every run must be given once, got {again[0]} twice")
     fitted = {str(path): load(path) for path in paths}
     if unfinished := [path for path, run in fitted.items() if not run.is_finished]:
         raise ConfigError(f"{unfinished[0]} is not finished; finish it: topshelf train --resume {unfinished[0]}")
@@ -28,7 +31,6 @@ def of_runs(paths: Sequence[str | Path], *, protocols: Sequence[str] = (), ours:
         raise ConfigError(f"--ours must be one of {'; '.join(known)}, got {ours!r}{suggestion(ours, known)}")
     runs = [_measured(fitted[path], label, protocols) for path, label in labels.items()]
     common = [name for name in _names(runs[0]) if all(name in _names(run) for run in runs)]
-    places = list(dict.fromkeys(run.place for run in runs))
     if twice := [run for run in runs if sum((o.place, o.seed) == (run.place, run.seed) for o in runs) > 1]:
         raise ConfigError(f"two runs are the same: {twice[0].method} with seed {twice[0].seed}; give one of them")
     return Results(
@@ -36,7 +38,7 @@ def of_runs(paths: Sequence[str | Path], *, protocols: Sequence[str] = (), ours:
         title=f"{len(runs)} runs on {', '.join(dict.fromkeys(run.data for run in runs))}",
         metrics=_reported(common, next(iter(fitted.values())).config),
         runs=runs,
-        places=places,
+        places=list(dict.fromkeys(run.place for run in runs)),
         protocols=tuple(dict.fromkeys(name for run in runs for name in run.metrics)),
         ours=ours or (known[0] if len(known) > 1 else None),
     )

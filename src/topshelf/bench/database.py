@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import polars as pl
@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from topshelf import files
-from topshelf.bench.folder import FORMAT
+from topshelf.bench.folder import FORMAT, checked_result, read_users
 from topshelf.errors import CheckpointError
 from topshelf.tuning.storage import check_url, shown
 
@@ -81,14 +81,15 @@ class DatabaseLedger:
     def _keep(self, key: str, owner: str, ended: threading.Event) -> None:
         while not ended.wait(BEAT):
             mine = (_TABLE.c.key == key) & (_TABLE.c.owner == owner)
-            self._execute(sa.update(_TABLE).where(mine).values(beat=time.time()))
+            with suppress(CheckpointError):  # a database that is away for a moment; the next beat tries again
+                self._execute(sa.update(_TABLE).where(mine).values(beat=time.time()))
 
     def running(self) -> set[str]:
         is_alive = (_TABLE.c.state == "running") & (_TABLE.c.beat >= time.time() - DEAD)
         return {row.key for row in self._rows(sa.select(_TABLE.c.key).where(is_alive))}
 
     def results(self) -> dict[str, dict[str, Any]]:
-        return self._contents("done")
+        return {key: checked_result(found, key, self._row(key)) for key, found in self._contents("done").items()}
 
     def failures(self) -> dict[str, dict[str, Any]]:
         return self._contents("failed")
@@ -104,8 +105,8 @@ class DatabaseLedger:
     def per_user(self, key: str) -> pl.DataFrame:
         rows = self._rows(sa.select(_TABLE.c.per_user).where(_TABLE.c.key == key))
         try:
-            return pl.read_parquet(io.BytesIO(rows[0].per_user))
-        except (IndexError, TypeError, pl.exceptions.PolarsError) as error:
+            return read_users(rows[0].per_user)
+        except (IndexError, TypeError, ValueError) as error:
             raise CheckpointError(f"the bench's storage has no values per user of {key}: {error}") from None
 
     def _put(self, key: str, state: str, content: dict[str, Any], per_user: bytes | None) -> None:
@@ -118,11 +119,17 @@ class DatabaseLedger:
         rows = self._rows(sa.select(_TABLE.c.key, _TABLE.c.content).where(_TABLE.c.state == state))
         found = {}
         for row in rows:
-            content = json.loads(row.content)
-            if not files.is_intact(content):
-                raise CheckpointError(f"the bench's storage is damaged: the row {row.key} does not match its checksum")
+            try:
+                content = json.loads(row.content)
+            except (ValueError, RecursionError):
+                content = None
+            if not isinstance(content, dict) or not files.is_intact(content):
+                raise CheckpointError(f"{self._row(row.key)} is damaged: its content does not match its checksum")
             found[row.key] = content
         return found
+
+    def _row(self, key: str) -> str:
+        return f"the row {key} of the bench's storage {shown(self.url)}"
 
     def _rows(self, query: Any) -> list[Any]:
         try:

@@ -27,15 +27,10 @@ from topshelf import files
 from topshelf.errors import CheckpointError, ConfigError
 
 FORMAT = 1
+_LOOK = 0.5  # seconds; a process that looks who runs a cell holds its lock for a moment
 _KEY = re.compile(r"[0-9a-f]{20}")
-_RESULT: dict[str, Any] = {
-    "format": int,
-    "key": str,
-    "metrics": dict,
-    "seconds": (int, float),
-    "best_epoch": int,
-    "epochs": int,
-}
+_RESULT: dict[str, Any] = {"format": int, "key": str, "metrics": dict, "seconds": (int, float), "best_epoch": int}
+_RESULT |= {"config": dict, "fingerprints": dict, "epochs": int}
 
 
 class Ledger(Protocol):
@@ -97,9 +92,9 @@ class BenchFolder:
 
     @contextmanager
     def claim(self, key: str) -> Iterator[bool]:
-        lock = FileLock(self.path / "claims" / key, timeout=0)
+        lock = FileLock(self.path / "claims" / key, timeout=_LOOK)
         try:
-            lock.acquire()
+            lock.acquire(poll_interval=0.02)
         except Timeout:
             yield False
             return
@@ -138,8 +133,8 @@ class BenchFolder:
     def per_user(self, key: str) -> pl.DataFrame:
         path = self.path / "results" / f"{key}.parquet"
         try:
-            return pl.read_parquet(io.BytesIO(path.read_bytes()))
-        except (OSError, pl.exceptions.PolarsError) as error:
+            return read_users(path.read_bytes())
+        except (OSError, ValueError) as error:
             raise CheckpointError(
                 f"{path} is damaged: {files.reason(error)}; delete it with its .json, and run again"
             ) from None
@@ -157,12 +152,43 @@ class BenchFolder:
 
 
 def _checked(path: Path, key: str) -> dict[str, Any]:
+    try:
+        content = files.read_sealed(path, is_always_sealed=True)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; delete it, and run the cell again") from None
+    return checked_result(content, key, str(path))
+
+
+def checked_result(content: dict[str, Any], key: str, where: str) -> dict[str, Any]:
     """A result, refused if it was not written by a bench: its numbers go into tables."""
-    content = files.read_sealed(path, is_always_sealed=True)
     wrong = [name for name, kind in _RESULT.items() if not isinstance(content.get(name), kind)]
-    if wrong or content["format"] != FORMAT or content["key"] != key:
+    if not wrong and (content["format"] != FORMAT or content["key"] != key):
+        wrong = ["its format or key"]
+    if not wrong and not _are_numbers(content["metrics"]):
+        wrong = ["metrics"]
+    if wrong:
         raise CheckpointError(
-            f"{path} is damaged, or of another version: {wrong[0] if wrong else 'its format or key'} is not as "
-            "expected; delete it, and run the cell again"
+            f"{where} is damaged, or of another version: {wrong[0]} is not as expected; delete it, and run the cell "
+            "again"
         )
     return content
+
+
+def _are_numbers(metrics: dict[str, Any]) -> bool:
+    """Whether these are the means of at least one protocol."""
+    parts = list(metrics.values())
+    return bool(parts) and all(
+        isinstance(part, dict) and part and all(isinstance(value, int | float) for value in part.values())
+        for part in parts
+    )
+
+
+def read_users(content: bytes) -> pl.DataFrame:
+    """The metrics per user of a Parquet file; a ValueError says what is wrong with it."""
+    try:
+        frame = pl.read_parquet(io.BytesIO(content))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ValueError(files.reason(error)) from None
+    if any(not kind.is_float() for kind in frame.dtypes):
+        raise ValueError("it must hold columns of numbers alone")
+    return frame

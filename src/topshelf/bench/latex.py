@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from topshelf.bench.results import Place, Results
 from topshelf.bench.summary import scores
-from topshelf.bench.tables import NOT_RUN, Scores, metric_name, shown
+from topshelf.bench.tables import NOT_RUN, Scores, metric_name, one_line, shown
 
 _SPECIAL = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _SPECIAL |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "–": "--"}
 
 
 def escaped(text: str) -> str:
-    return "".join(_SPECIAL.get(character, character) for character in text)
+    return "".join(_SPECIAL.get(character, character) for character in one_line(text))
 
 
 def document(results: Results) -> str:

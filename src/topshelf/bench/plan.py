@@ -84,6 +84,8 @@ class Published(Settings):
     group: str | None = None
     method: str | None = None
     x: Value | None = None
+    k: int | None = None
+    """The K of a model that `at_k` trains."""
     optimum: tuple[Value, ...] = ()
     """Values of the method's hyperparameters."""
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -105,7 +107,7 @@ class Plan(Settings):
     """The metrics that are reported, such as `ndcg@20`."""
     protocols: tuple[str, ...] = ()
     """Rules of the evaluation; default: that of the task."""
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     """Every case is run once per seed."""
     choose: Choice = "shipped"
     """Where the settings of a case come from."""
@@ -128,6 +130,22 @@ class Plan(Settings):
     method: tuple[PlanMethod, ...] = Field(min_length=1)
     vary: Vary | None = None
     published: tuple[Published, ...] = ()
+
+    @pydantic.model_validator(mode="after")
+    def _nothing_is_twice(self) -> Plan:
+        """A seed or a metric that is named twice would count twice."""
+        given: dict[str, tuple[Value, ...]] = {name: getattr(self, name) for name in ("seeds", "metrics", "protocols")}
+        given |= {"vary.values": self.vary.values} if self.vary else {}
+        for name, values in given.items():
+            if twice := [value for value in values if values.count(value) > 1]:
+                raise ValueError(f"{name} must differ, got {twice[0]!r} twice")
+        values = self.vary.values if self.vary else ()
+        for entry in self.published:
+            if entry.x is not None and entry.x not in values:
+                raise ValueError(f"published names x {entry.x!r}, which must be one of the values of vary, {values}")
+            if entry.k is not None and entry.k not in metric_ks(self):
+                raise ValueError(f"published names k {entry.k}, which must be the K of a metric, {metric_ks(self)}")
+        return self
 
     @pydantic.model_validator(mode="after")
     def _labels_are_known(self) -> Plan:
@@ -197,8 +215,8 @@ def known(plan: Plan, case: Case) -> Published:
     """What was published of a case; later entries of the plan override earlier ones."""
     found = Published()
     for entry in plan.published:
-        labels = (case.data.label, case.group.label if case.group else None, case.method.label, case.x)
-        wanted = (entry.data, entry.group, entry.method, entry.x)
+        labels = (case.data.label, case.group.label if case.group else None, case.method.label, case.x, case.k)
+        wanted = (entry.data, entry.group, entry.method, entry.x, entry.k)
         if all(one is None or one == label for one, label in zip(wanted, labels, strict=True)):
             found = Published(
                 optimum=entry.optimum or found.optimum,
@@ -277,6 +295,10 @@ def parse_plan(text: str, where: str) -> Plan:
         values = parse_toml(text)
     except ValueError as error:
         raise ConfigError(f"the plan {where} is not TOML: {error}") from None
+    return _validated(values, where)
+
+
+def _validated(values: dict[str, Any], where: str) -> Plan:
     try:
         return Plan.model_validate(values)
     except pydantic.ValidationError as error:
@@ -321,15 +343,26 @@ def narrowed(
             if (not methods or one.label in methods) and (not groups or one.group is None or one.group in groups)
         ),
         "seeds": tuple(seeds) or plan.seeds,
-        **{name: value for name, value in (("choose", choose), ("trials", trials), ("minutes", minutes)) if value},
     }
+    limits = {"choose": choose, "trials": trials, "minutes": minutes}
+    changes |= {name: value for name, value in limits.items() if value is not None}
     if plan.ours not in [one.label for one in changes["method"]]:
         changes["ours"] = None
     kept = {name: {None, *(one.label for one in changes[name])} for name in ("data", "group", "method")}
     changes["published"] = tuple(
         entry for entry in plan.published if all(getattr(entry, name) in labels for name, labels in kept.items())
     )
-    return Plan.model_validate({**plan.model_dump(), **{k: _plain(v) for k, v in changes.items()}})
+    if not changes["method"]:
+        raise ConfigError(_no_cell(groups, methods))
+    found = _validated({**plan.model_dump(), **{k: _plain(v) for k, v in changes.items()}}, "with these limits")
+    if not any(cases(found)):
+        raise ConfigError(_no_cell(groups, methods))
+    return found
+
+
+def _no_cell(groups: Sequence[str], methods: Sequence[str]) -> str:
+    wanted = ", ".join([*(f"--group {one}" for one in groups), *(f"--method {one}" for one in methods)])
+    return f"the plan has no cell with {wanted}; topshelf bench show lists its cases"
 
 
 def _plain(value: Any) -> Any:

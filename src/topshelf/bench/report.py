@@ -50,7 +50,10 @@ class Report:
     def write(self, out: str | Path) -> Path:
         """Write every file; each is replaced as a whole."""
         folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot make the folder {folder}: {files.reason(error)}; choose another --to") from None
         frame, drawings = self.results.frame(), figures(self.results)
         files.write(folder / "cells.parquet", frame.write_parquet)
         files.write(folder / "cells.csv", frame.write_csv)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from topshelf.bench.cells import Cell, cells
 from topshelf.bench.folder import Ledger
 from topshelf.bench.plan import Plan, Value, known, metrics_of
+from topshelf.errors import CheckpointError, ConfigError
 
 Array = NDArray[np.float64]
 
@@ -138,13 +139,24 @@ def of_plan(name: str, plan: Plan, ledger: Ledger) -> Results:
     )
 
 
+def _column(run: Measured, name: str) -> Array:
+    frame = run.users()
+    if name not in frame.columns:
+        where = f"{run.method} on {run.data} with seed {run.seed}"
+        raise CheckpointError(f"the values per user of {where} have no {name}; delete its result, and run it again")
+    return frame[name].to_numpy().astype(np.float64)
+
+
 def _place(cell: Cell) -> Place:
     case = cell.case
     return Place(case.data.label, case.group.label if case.group else "", case.method.label, case.x)
 
 
 def _measured(plan: Plan, cell: Cell, result: dict[str, Any], ledger: Ledger) -> Measured:
-    place, key = _place(cell), cell.key
+    place, key, reported = _place(cell), cell.key, metrics_of(plan, cell.case)
+    for protocol, means in result["metrics"].items():
+        if absent := [metric for metric in reported if metric not in means]:
+            raise ConfigError(f"metrics must be among those measured ({protocol}: {', '.join(means)}), got {absent[0]}")
     names = ("seconds", "best_epoch", "epochs", "peak_mib", "version", "date")
     facts = {name: result.get(name) for name in names}
     return Measured(
@@ -156,7 +168,7 @@ def _measured(plan: Plan, cell: Cell, result: dict[str, Any], ledger: Ledger) ->
         seed=cell.seed,
         fold=cell.case.fold,
         metrics=result["metrics"],
-        names=tuple(metrics_of(plan, cell.case)),
+        names=tuple(reported),
         facts={**facts, "choose": plan.choose, "key": key},
         fingerprints=result.get("fingerprints", {}),
         users=lambda: ledger.per_user(key),
@@ -167,8 +179,7 @@ def per_user(runs: list[Measured], protocol: str, metric: str) -> Array:
     """The values per user, meaned over the seeds of each fold, fold after fold; NaN where a user was not measured."""
     by_fold: dict[int, list[Array]] = {}
     for run in runs:
-        column = run.users()[f"{protocol}/{metric}"].to_numpy().astype(np.float64)
-        by_fold.setdefault(run.draw[0], []).append(column)
+        by_fold.setdefault(run.draw[0], []).append(_column(run, f"{protocol}/{metric}"))
     return np.concatenate([_mean(columns) for columns in by_fold.values()])
 
 

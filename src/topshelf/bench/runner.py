@@ -6,10 +6,12 @@ processes and machines can work on one bench by the same command.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from multiprocessing import get_context
@@ -21,7 +23,7 @@ from typing import Any
 from topshelf.bench.cells import Cell, cells, fetch_missing, version
 from topshelf.bench.folder import BenchFolder, Ledger
 from topshelf.bench.plan import Plan
-from topshelf.bench.worker import ENDS, GRACE, Job, main, open_ledger
+from topshelf.bench.worker import ENDS, GRACE, Job, late, main, open_ledger
 from topshelf.data.memory import available
 from topshelf.errors import at_least
 from topshelf.terminal import TextColumn, printable
@@ -30,6 +32,7 @@ from topshelf.training.watchers import progress_bar, stop_on_signals
 
 _ASSUMED = 1500 << 20  # bytes that a cell is taken to need before one of its data was run
 _POLL = 0.2  # seconds
+_PATIENCE = 10.0  # seconds to wait at the end for cells that another process has
 
 
 @dataclass
@@ -66,15 +69,16 @@ def run(
 
     ``jobs`` cells run at the same time, by default one per core while memory allows; ``threads`` are those of a cell.
     """
+    at_least("threads", threads, 1)
+    most = max(1, (os.cpu_count() or 1) // threads) if jobs is None else at_least("jobs", jobs, 1)
+    wanted = unique(cells(plan))
     folder = BenchFolder(out).make()
     ledger = open_ledger(folder, storage)
-    wanted = unique(cells(plan))
     if any(cell.absent for cell in wanted):
         fetch_missing(wanted)
         wanted = unique(cells(plan))
     todo, summary = _todo(wanted, ledger, retry)
-    how = {"path": folder.path.resolve(), "storage": storage, "threads": at_least("threads", threads, 1)}
-    most = at_least("jobs", jobs or max(1, (os.cpu_count() or 1) // threads), 1)
+    how = {"path": folder.path.resolve(), "storage": storage, "threads": threads}
     _Runner(ledger, summary, most, how, quiet).run(todo, len(wanted))
     return summary
 
@@ -107,6 +111,8 @@ class _Runner:
     def __init__(self, ledger: Ledger, summary: Summary, jobs: int, how: dict[str, Any], quiet: bool) -> None:
         self.ledger, self.summary, self.jobs, self.how, self.quiet = ledger, summary, jobs, how, quiet
         self._running: list[_Running] = []
+        self._taken: list[Cell] = []  # cells that another process has
+        self._until = math.inf  # when to stop waiting for it
         self._needs: dict[str, int] = {}  # bytes by the label of the data
         self._seconds: dict[tuple[str, str], list[float]] = {}
         self._bar = progress_bar(quiet, TextColumn("{task.completed}/{task.total}"))
@@ -115,7 +121,7 @@ class _Runner:
         left = list(todo)
         with stop_on_signals() as stop, self._bar:
             task = self._bar.add_task("cells", total=total, completed=total - len(todo), shown="")
-            while (left or self._running) and not stop():
+            while (left or self._running or self._has_hope(left)) and not stop():
                 while left and len(self._running) < self.jobs and self._fits(left[0]):
                     self._start(left.pop(0))
                 self._collect(left)
@@ -129,6 +135,21 @@ class _Runner:
                     "others go on from their checkpoints: give the same command again"
                 )
 
+    def _has_hope(self, left: list[Cell]) -> bool:
+        """Whether a cell that another process has may become free: one whose runner was killed ends in a moment."""
+        if not self._taken:
+            return False
+        done, running = self.ledger.results(), self.ledger.running()
+        self.summary.known += sum(cell.key in done for cell in self._taken)
+        self._taken = [cell for cell in self._taken if cell.key not in done]
+        left += [cell for cell in self._taken if cell.key not in running]
+        self._taken = [cell for cell in self._taken if cell.key in running]
+        self._until = min(self._until, time.monotonic() + _PATIENCE)
+        if left or time.monotonic() < self._until:
+            return bool(left or self._taken)
+        self.summary.elsewhere = len(self._taken)
+        return False
+
     def _fits(self, cell: Cell) -> bool:
         """Whether there is memory for one more; the first always runs."""
         return not self._running or available() > self._needs.get(cell.case.data.label, _ASSUMED)
@@ -138,7 +159,8 @@ class _Runner:
         before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")}
         os.environ |= {"OMP_NUM_THREADS": str(self.how["threads"]), "OMP_WAIT_POLICY": "PASSIVE"}
         try:
-            process.start()
+            with _without_ctrl_c():
+                process.start()
         finally:
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
@@ -160,16 +182,12 @@ class _Runner:
         end = next((name for name, number in ENDS.items() if number == code), "killed")
         if end == "killed":
             by = f"its process was ended by signal {-(code or 0)}" if (code or 0) < 0 else f"exit code {code}"
-            reason = f"not finished in {one.cell.minutes:g} minutes" if one.is_stopped else f"{by}; out of memory?"
+            reason = late(one.cell) if one.is_stopped else f"{by}; out of memory?"
             failure = {"reason": reason, "date": datetime.now(UTC).date().isoformat(), "version": version()}
             self.ledger.fail(one.cell.key, failure)
             end = "failed"
         if end == "taken":
-            is_done = one.cell.key in self.ledger.results()
-            self.summary.known, self.summary.elsewhere = (
-                self.summary.known + is_done,
-                self.summary.elsewhere + (not is_done),
-            )
+            self._taken.append(one.cell)
             return
         if end == "done":
             result = self.ledger.results()[one.cell.key]
@@ -209,6 +227,22 @@ class _Runner:
             if one.process.is_alive():
                 one.process.kill()
                 one.process.join()
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """What is started within it never sees Ctrl-C, which a terminal sends to all: the runner asks cells to stop.
+
+    A cell that is asked twice stops at once, without a checkpoint.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _kind(cell: Cell) -> tuple[str, str]:

@@ -181,7 +181,7 @@ def mean_gains(results: Results, found: Sequence[Comparison], n_resamples: int =
     for protocol in results.protocols:
         for metric in results.metrics:
             some = [one for one in found if (one.protocol, one.metric) == (protocol, metric) and one.among != "outside"]
-            if len(some) > 1:
+            if len(some) > 1 and all(one.theirs for one in some):
                 low, high = _gain_interval(results, some, n_resamples)
                 published = _published_gain(results, some) if _is_published(results, protocol) else None
                 mean = float(np.mean([one.gain for one in some]))
@@ -200,7 +200,8 @@ def _gain_interval(results: Results, some: Sequence[Comparison], n_resamples: in
         size = min(len(a) for a, _ in pairs)
         for at in range(n_resamples):
             drawn = rng.integers(0, size, size)
-            totals[at] += sum(np.nanmean(a[drawn]) / np.nanmean(b[drawn]) - 1 for a, b in pairs)
+            with np.errstate(divide="ignore", invalid="ignore"):  # of the users drawn, none may have found a thing
+                totals[at] += sum(np.nanmean(a[drawn]) / np.nanmean(b[drawn]) - 1 for a, b in pairs)
     low, high = np.quantile(totals / len(some), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 

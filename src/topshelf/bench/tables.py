@@ -10,6 +10,7 @@ from statistics import fmean
 from topshelf.bench.plan import Value
 from topshelf.bench.results import Place, Results
 from topshelf.bench.summary import Comparison, MeanGain, Score, scores
+from topshelf.terminal import printable
 
 Scores = dict[tuple[Place, str, str], Score]
 _FEW = 2  # metrics that have room for intervals
@@ -173,12 +174,17 @@ def missing_lines(results: Results) -> list[str]:
     return [f"{reason}: {'; '.join(names)}" for reason, names in by_reason.items()]
 
 
+def one_line(text: str) -> str:
+    """The text without line breaks, which would end a row of a table."""
+    return " ".join(printable(text).split())
+
+
 def markdown(grid: Grid) -> str:
     def line(cells: Iterable[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+        return f"| {' | '.join(one_line(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 
     rows = [
         line((f"**{cell}**" if cell else "" for cell in row) if at == grid.best else row)
         for at, row in enumerate(grid.rows)
     ]
-    return "\n".join([f"**{grid.title}**", "", line(grid.header), "|---" * len(grid.header) + "|", *rows])
+    return "\n".join([f"**{one_line(grid.title)}**", "", line(grid.header), "|---" * len(grid.header) + "|", *rows])

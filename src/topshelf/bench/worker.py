@@ -13,15 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import polars as pl
+from filelock import FileLock
 
-from topshelf.bench.cells import Cell, cell_key, version
+from topshelf.bench.cells import Cell, cell_key, data_digest, version
 from topshelf.bench.folder import BenchFolder, Ledger
 from topshelf.config import BaseConfig, class_names
-from topshelf.errors import TopshelfError, TopshelfWarning
+from topshelf.errors import TopshelfWarning
 from topshelf.evaluation import Evaluation
 from topshelf.training import StoppedEarly, fit
 from topshelf.training import resume as resume_run
@@ -77,21 +79,26 @@ def open_ledger(folder: BenchFolder, storage: str | None) -> Ledger:
 def _attempt(cell: Cell, folder: BenchFolder, ledger: Ledger) -> str:
     limit = cell.minutes * 60
     try:
-        with _time_limit(limit) as is_over, warnings.catch_warnings():
+        with _stopping(), _time_limit(limit) as is_over, warnings.catch_warnings():
             warnings.simplefilter("ignore", TopshelfWarning)  # each would be said once per cell
             fitted = _fitted(cell, folder)
             result, per_user = _measured(cell, fitted, _epochs(folder.cell(cell.key)))
     except StoppedEarly:
         if not is_over():
             return "stopped"
-        ledger.fail(cell.key, _failure(f"not finished in {cell.minutes:g} minutes; give it more, and run again"))
+        ledger.fail(cell.key, _failure(late(cell)))
         return "failed"
-    except (TopshelfError, MemoryError, RuntimeError, ValueError, ArithmeticError) as error:
+    except Exception as error:  # noqa: BLE001  a class of the user's own may raise anything
         ledger.fail(cell.key, _failure(f"{type(error).__name__}: {error}"))
         return "failed"
     ledger.finish(cell.key, result, per_user)
     RunFolder(folder.cell(cell.key)).checkpoint.unlink(missing_ok=True)  # half of the folder, and of no more use
     return "done"
+
+
+def late(cell: Cell) -> str:
+    """Why a cell that needed too much time has no result."""
+    return f"not finished in {cell.minutes:g} minutes; give it more: --minutes N --retry"
 
 
 def _fitted(cell: Cell, folder: BenchFolder) -> Fitted:
@@ -110,13 +117,14 @@ def _config(cell: Cell, folder: BenchFolder) -> BaseConfig:
     from topshelf.tuning.ranges import default_ranges
 
     base = cell.config.model_copy(update={"seed": cell.tune_seed})
-    key = cell_key(base, "", (cell.trials, cell.ranges))
+    key = cell_key(base, data_digest(base), (cell.trials, cell.ranges))
     ranges: dict[str, Any] = dict(default_ranges(base))
     if cell.ranges:
         ranges = {**dict.fromkeys(ranges), **{name: list(values) for name, values in cell.ranges}}
     if not ranges:  # a model without settings
         return cell.config
-    best = tune(base, trials=cell.trials, ranges=ranges, out=folder.study(key)).config
+    with FileLock(folder.path / "studies" / f"{key}.lock"):  # a winner is one when the last trial has ended
+        best = tune(base, trials=cell.trials, ranges=ranges, out=folder.study(key)).config
     assert best is not None
     return best.model_copy(update={"seed": cell.seed})
 
@@ -163,6 +171,23 @@ def measured_users(evaluations: dict[str, Evaluation]) -> pl.DataFrame:
 
 def _failure(reason: str) -> dict[str, Any]:
     return {"reason": reason, "date": datetime.now(UTC).date().isoformat(), "version": version()}
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Stop at once when asked to where no training is: while data are read, a model is fitted whole, or measured."""
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise StoppedEarly("asked to stop")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread receives signals
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def show(plan: PlanName) -> None:
     Example: topshelf bench show table2-health
     """
     from topshelf.bench.plan import cases, known, metrics_of
-    from topshelf.bench.tables import metric_name
+    from topshelf.bench.tables import metric_name, shown
 
     _, found = _plan(plan)
     rows = []
@@ -72,7 +72,7 @@ def show(plan: PlanName) -> None:
             for name in metrics_of(found, case)
             if name in published.values
         ]
-        rows.append((case.name, ", ".join(f"{name} {value:g}" for name, value in optimum), ", ".join(values)))
+        rows.append((case.name, ", ".join(f"{name} {shown(value)}" for name, value in optimum), ", ".join(values)))
     print_table(("case", "published settings", "published figures"), rows, title=found.title)
     say(f"{len(rows)} cases, seeds {', '.join(map(str, found.seeds))}; settings: {found.choose}")
 
