@@ -53,6 +53,12 @@ METHODS: dict[str, Method] = {
     "SASRec, gBCE": Method("sasrec", "gbce"),
     "SASRec, SL, refitted on validation": Method("sasrec", "softmax", {"train": {"refit": True}}),
     "SASRec, SL@20, refitted on validation": Method("sasrec", "slatk", {"train": {"refit": True}}),
+    "SASRec, d 128, SL@20, refitted on validation": Method(
+        "sasrec", "slatk", {"model": {"dim": 128}, "train": {"refit": True}}
+    ),
+    "SASRec, d 128, SL, refitted on validation": Method(
+        "sasrec", "softmax", {"model": {"dim": 128}, "train": {"refit": True}}
+    ),
     "history, SL@20": Method("history", "slatk"),
     "EASE": Method("ease"),
     "item-kNN": Method("itemknn"),
@@ -103,17 +109,7 @@ def table(rows: list[Row]) -> str:
             valid = [row["valid"] if isinstance(row["valid"], float) else row["valid"]["ndcg@20"] for row in some]
             beside = [f"{value:.4f}" for value in PUBLISHED.get((data, label), ())] or ["", ""]
             lines.append([label, len(some), *cells, mean_and_spread(valid), *beside])
-        heads = (
-            "method",
-            "seeds",
-            "Hit@20",
-            "NDCG@20",
-            "NDCG@10",
-            "validation NDCG@20",
-            "paper Hit@20",
-            "paper NDCG@20",
-        )
-        texts.append(f"**{data.capitalize()}**\n\n{table_of(heads, lines)}")
+        texts.append(f"**{data.capitalize()}**\n\n{table_of(HEADS, lines)}")
     return "\n\n".join(texts)
 
 
