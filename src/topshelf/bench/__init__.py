@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from topshelf.bench.plan import Plan, narrowed, read_plan
-from topshelf.bench.report import Report
+from topshelf.bench.report import Report, read_report
 from topshelf.bench.results import Results, of_plan
 from topshelf.bench.runner import Summary, run, status
 
-__all__ = ["Plan", "Report", "Results", "Summary", "narrowed", "of_plan", "read_plan", "run", "status"]
+__all__ = ["Plan", "Report", "Results", "Summary", "narrowed", "of_plan", "read_plan", "read_report", "run", "status"]

@@ -4,6 +4,7 @@ REPORT/
   report.md          tables, tests and what is missing
   report.html        the same with figures, in one file
   table.tex          the table of a paper, by protocol
+  report.json        all of it as numbers: the report can be made again from it
   cells.csv cells.parquet       a row per run, protocol and metric
   scores.csv         means, deviations, intervals over seeds, published figures
   comparisons.csv    ours against the best of the others
@@ -12,14 +13,15 @@ REPORT/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 from topshelf import charts, files
 from topshelf.bench import tables
 from topshelf.bench.latex import document
 from topshelf.bench.plots import figures
-from topshelf.bench.results import Results
+from topshelf.bench.results import Measured, Place, Results
 from topshelf.bench.summary import (
     Comparison,
     MeanGain,
@@ -28,8 +30,12 @@ from topshelf.bench.summary import (
     mean_gains,
     score_frame,
 )
-from topshelf.errors import ConfigError
+from topshelf.errors import CheckpointError, ConfigError
 from topshelf.report import Page
+
+FORMAT = 1
+_PLAIN = ("name", "title", "metrics", "protocols", "ours", "source", "x_label", "choose", "n_wanted", "times")
+_RUN = ("data", "group", "method", "x", "k", "seed", "fold", "metrics", "names", "facts", "fingerprints")
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class Report:
             files.write(folder / "comparisons.csv", comparison_frame(self.comparisons).write_csv)
         for name, drawing in drawings.items():
             files.write_bytes(folder / f"{name}.svg", drawing)
+        files.write_sealed(folder / "report.json", _stored(self))
         files.write_text(folder / "table.tex", document(self.results))
         files.write_text(folder / "report.md", self.markdown(list(drawings)))
         self.page(drawings).write(folder / "report.html")
@@ -118,3 +125,48 @@ class Report:
             "Means over seeds ± their standard deviation (95% interval of the mean, Student's t).",
         ]
         return [*lines, f"Published figures: {results.source}."] if results.source else lines
+
+
+def _stored(report: Report) -> dict[str, Any]:
+    """A report as plain values: what it was made of, without the values per user."""
+    results = report.results
+    content: dict[str, Any] = {name: getattr(results, name) for name in _PLAIN}
+    content["own_groups"] = sorted(results.own_groups)
+    content["places"] = [astuple(place) for place in results.places]
+    content["published"] = [[*astuple(place), metric, value] for (place, metric), value in results.published.items()]
+    content["missing"] = [[*astuple(place), reason] for place, reason in results.missing.items()]
+    content["runs"] = [{name: getattr(run, name) for name in _RUN} for run in results.runs]
+    return {
+        "format": FORMAT,
+        "results": content,
+        "comparisons": [asdict(one) for one in report.comparisons],
+        "gains": [asdict(one) for one in report.gains],
+    }
+
+
+def read_report(folder: str | Path) -> Report:
+    """A report from its folder; its tables can be written again, and its tests are those of the day it was made."""
+    path = Path(folder) / "report.json"
+    content = files.read_sealed(path, is_always_sealed=True)
+    try:
+        kept = dict(content["results"])
+        kept["places"] = [Place(*place) for place in kept["places"]]
+        kept["published"] = {(Place(*row[:4]), row[4]): row[5] for row in kept["published"]}
+        kept["missing"] = {Place(*row[:4]): row[4] for row in kept["missing"]}
+        kept["runs"] = [Measured(**{**run, "names": tuple(run["names"])}) for run in kept["runs"]]
+        kept["own_groups"] = frozenset(kept["own_groups"])
+        kept |= {name: tuple(kept[name]) for name in ("metrics", "protocols")}
+        found = [
+            Comparison(
+                **{
+                    **one,
+                    "place": Place(**one["place"]),
+                    "other": Place(**one["other"]),
+                    "draws": tuple((fold, seed) for fold, seed in one["draws"]),
+                }
+            )
+            for one in content["comparisons"]
+        ]
+        return Report(Results(**kept), found, [MeanGain(**one) for one in content["gains"]])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise CheckpointError(f"{path} is not of this version of topshelf: {error}; write the report again") from None
