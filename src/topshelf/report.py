@@ -25,7 +25,7 @@ svg { max-width: 100%; height: auto; background: #fff; }
 .wide svg { min-width: 36rem; }
 .plot svg { display: block; width: 100%; max-width: 32rem; }
 """
-_NUMBER = re.compile(r"[+-]?[\d,]*\.?\d+(e[+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?[\d,]*\.?\d+(e[+-]?\d+)?%?|[<–]")  # a dash stands for none
 _WIDTH = 4.4  # inches of a plot that a phone shows whole: its letters stay as large as the text beside it
 
 
@@ -101,6 +101,6 @@ def _inline(svg: bytes) -> str:
 
 
 def _are_numbers(texts: Sequence[str]) -> bool:
-    """Whether all texts that are not empty are numbers, or intervals such as 0.1 to 0.2."""
-    filled = [text for text in texts if text]
-    return bool(filled) and all(_NUMBER.fullmatch(part) for text in filled for part in text.split(" to "))
+    """Whether all texts that are not empty are numbers, or intervals such as 0.1 to 0.2 or 0.15 (0.1 to 0.2)."""
+    parts = [part for text in texts for part in re.split(r"[ ()±]+|\bto\b", text) if part]
+    return bool(parts) and all(_NUMBER.fullmatch(part) for part in parts)
