@@ -76,13 +76,14 @@ class Report:
 
     def markdown(self, drawings: list[str]) -> str:
         results = self.results
-        lines = [f"# {results.title}", "", *self._said(), ""]
+        title = tables.markdown_text(results.title)
+        lines = [f"# {title}", "", *map(tables.markdown_text, self._said()), ""]
         for grid in self.grids():
             lines += [tables.markdown(grid), ""]
-        lines += [f"{line}\n" for line in tables.gain_lines(results, self.gains)]
-        lines += [f"![{results.title}]({name}.svg)\n" for name in drawings]
+        lines += [f"{tables.markdown_text(line)}\n" for line in tables.gain_lines(results, self.gains)]
+        lines += [f"![{title}]({name}.svg)\n" for name in drawings]
         if missing := tables.missing_lines(results):
-            lines += ["Not run:", "", *(f"- {line}" for line in missing), ""]
+            lines += ["Not run:", "", *(f"- {tables.markdown_text(line)}" for line in missing), ""]
         return "\n".join(lines).rstrip() + "\n"
 
     def page(self, drawings: dict[str, bytes]) -> Page:

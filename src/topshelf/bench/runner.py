@@ -72,8 +72,9 @@ def run(
     at_least("threads", threads, 1)
     most = max(1, (os.cpu_count() or 1) // threads) if jobs is None else at_least("jobs", jobs, 1)
     wanted = unique(cells(plan))
-    folder = BenchFolder(out).make()
-    ledger = open_ledger(folder, storage)
+    folder = BenchFolder(out)
+    ledger = open_ledger(folder, storage)  # a wrong url leaves no folder
+    folder.make()
     if any(cell.absent for cell in wanted):
         fetch_missing(wanted)
         wanted = unique(cells(plan))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -202,7 +203,8 @@ def _gain_interval(results: Results, some: Sequence[Comparison], n_resamples: in
             drawn = rng.integers(0, size, size)
             with np.errstate(divide="ignore", invalid="ignore"):  # of the users drawn, none may have found a thing
                 totals[at] += sum(np.nanmean(a[drawn]) / np.nanmean(b[drawn]) - 1 for a, b in pairs)
-    low, high = np.quantile(totals / len(some), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    method: Literal["linear", "nearest"] = "linear" if np.isfinite(totals).all() else "nearest"
+    low, high = np.quantile(totals / len(some), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method=method)
     return float(low), float(high)
 
 

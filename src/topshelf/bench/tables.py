@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -179,12 +180,19 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
+def markdown_text(text: str) -> str:
+    """The text on one line, with what a page would read as a tag of HTML shown instead."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", one_line(text))
+
+
 def markdown(grid: Grid) -> str:
     def line(cells: Iterable[str]) -> str:
-        return f"| {' | '.join(one_line(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+        return f"| {' | '.join(markdown_text(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 
     rows = [
         line((f"**{cell}**" if cell else "" for cell in row) if at == grid.best else row)
         for at, row in enumerate(grid.rows)
     ]
-    return "\n".join([f"**{one_line(grid.title)}**", "", line(grid.header), "|---" * len(grid.header) + "|", *rows])
+    return "\n".join(
+        [f"**{markdown_text(grid.title)}**", "", line(grid.header), "|---" * len(grid.header) + "|", *rows]
+    )
