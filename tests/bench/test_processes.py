@@ -194,17 +194,18 @@ def test_two_runners_run_every_cell_once(desk, begin):
 def test_one_cell_of_a_real_process_is_stopped_and_goes_on(desk, begin):
     """The short form of the others, for every day."""
     text = (
-        (desk / "plan.toml").read_text().replace("seeds = [0, 1]", "seeds = [0]").replace("epochs = 40", "epochs = 12")
+        (desk / "plan.toml").read_text().replace("seeds = [0, 1]", "seeds = [0]").replace("epochs = 40", "epochs = 9")
     )
+    text = "".join(line for line in text.splitlines(keepends=True) if "SL@5" not in line)  # one cell
     (desk / "plan.toml").write_text(text)
     process = begin(jobs=1)
     until(process, lambda: is_training(desk / "out"))
     kill_group(process)
     process.wait()
     until_dead(desk)
-    assert states(desk) == ["waiting", "waiting"]
+    assert states(desk) == ["waiting"]
     (log,) = logs(desk / "out")
     before = log.read_text().splitlines()
-    assert "2 cells run, 0 known before, 0 failed" in " ".join(ends_well(begin()).split())
+    assert "1 cells run, 0 known before, 0 failed" in " ".join(ends_well(begin()).split())
     assert len(log.read_text().splitlines()) > len(before)
-    assert states(desk) == ["done", "done"]
+    assert states(desk) == ["done"]
