@@ -30,6 +30,7 @@ RESULT = {
     "fingerprints": {"standard": 12345678901234567},
     "seconds": 1.5,
     "best_epoch": 3,
+    "epochs": 4,
     "config": {"k": 5},
 }
 USERS = pl.DataFrame({"standard/ndcg@5": np.array([0.25, np.nan, 1.0], dtype=np.float32)})

@@ -191,6 +191,7 @@ def test_two_runners_run_every_cell_once(desk, begin):
     assert states(desk) == ["done"] * 4
 
 
+@pytest.mark.slow
 def test_one_cell_of_a_real_process_is_stopped_and_goes_on(desk, begin):
     """The short form of the others, for every day."""
     text = (

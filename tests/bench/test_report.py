@@ -10,9 +10,10 @@ import polars as pl
 import pytest
 
 from benches import measured, place, results_of
+from topshelf import files
 from topshelf.bench import latex, tables
-from topshelf.bench.report import Report
-from topshelf.errors import ConfigError
+from topshelf.bench.report import Report, read_report
+from topshelf.errors import CheckpointError, ConfigError
 
 GROUP = "MF & co"
 MARKDOWN = r"""# Small_title $5 &lt;b>
@@ -22,7 +23,7 @@ Means over seeds ± their standard deviation (95% interval of the mean, Student'
 
 **clicks, protocol standard**
 
-| method | seeds | NDCG@5 |
+| method | runs | NDCG@5 |
 |---|---|---|
 | SL_1 | 1 | 0.2000 |
 | a\|b | 1 | 0.1500 |
@@ -142,7 +143,7 @@ def test_the_folder_has_every_file_and_is_the_same_each_time(results, tmp_path):
     for name in ("one", "two"):
         folder = Report.of(results).write(tmp_path / name)
         contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
-    assert set(contents[0]) == FILES | {"table.tex"}
+    assert set(contents[0]) == FILES | {"table.tex", "report.json"}
     assert contents[0] == contents[1]
     cells = pl.read_csv(tmp_path / "one" / "cells.csv")
     assert cells["value"].to_list() == pytest.approx([0.2, 0.15, 0.4])
@@ -153,6 +154,23 @@ def test_the_folder_has_every_file_and_is_the_same_each_time(results, tmp_path):
     assert ElementTree.fromstring(contents[0]["published.svg"]).tag == "{http://www.w3.org/2000/svg}svg"
     assert b"<svg" in contents[0]["report.html"]
     assert not any(word in contents[0]["report.html"] for word in (b"<script", b"<link", b" src="))
+
+
+def test_a_report_is_made_again_from_its_file(results, tmp_path):
+    report = Report.of(results)
+    again = read_report(report.write(tmp_path / "one"))
+    assert again.markdown(["published"]) == report.markdown(["published"])
+    assert latex.document(again.results) == latex.document(results)
+    assert again.comparisons == report.comparisons
+
+
+def test_a_report_of_another_form_is_refused(results, tmp_path):
+    folder = Report.of(results).write(tmp_path / "one")
+    content = files.read_sealed(folder / "report.json")
+    del content["results"]["places"]
+    files.write_sealed(folder / "report.json", content)
+    with pytest.raises(CheckpointError, match="write the report again"):
+        read_report(folder)
 
 
 @pytest.mark.parametrize("values", [(0.0, 0.5), (1, 2.5), ("few", "many"), (True, False), (1, "two")])
@@ -166,7 +184,7 @@ def test_what_varies_is_a_column_and_a_figure_per_protocol(values, tmp_path):
     results = results_of(runs, x_label="how $much", ours="ours")
     folder = Report.of(results).write(tmp_path / "report")
     assert (folder / "standard.svg").is_file()
-    header = "| method | how $much | seeds | NDCG@5 |"
+    header = "| method | how $much | runs | NDCG@5 |"
     assert header in (folder / "report.md").read_text()
     assert pl.read_csv(folder / "cells.csv").height == 8
 
@@ -187,7 +205,7 @@ def test_seeds_have_a_deviation_and_an_interval_where_there_is_room():
 def test_what_is_partly_run_says_how_many_seeds_are_done():
     one = place("one")
     lines = tables.missing_lines(results_of([measured("one", [0.1])], missing={one: "failed: NaN"}))
-    assert lines == ["failed: NaN: clicks, one (1 seeds done)"]
+    assert lines == ["failed: NaN: clicks, one (1 runs done)"]
 
 
 def test_a_report_of_nothing_and_one_in_a_file_are_refused(results, tmp_path):

@@ -54,6 +54,12 @@ def cells(plan: Plan) -> list[Cell]:
     return [_cell(plan, case, seed) for seed in plan.seeds for case in cases(plan)]
 
 
+def data_here(plan: Plan) -> dict[str, bool]:
+    """Which datasets of a plan are here, by label."""
+    first = {case.data.label: case for case in reversed(list(cases(plan)))}
+    return {data.label: _cell(plan, first[data.label], plan.seeds[0]).absent is None for data in plan.data}
+
+
 def _cell(plan: Plan, case: Case, seed: int) -> Cell:
     trials = plan.trials if plan.choose == "tuned" else 0
     common: dict[str, Any] = {"case": case, "seed": seed, "minutes": plan.minutes, "protocols": plan.protocols}

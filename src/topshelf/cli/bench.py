@@ -39,16 +39,16 @@ _OUT = Path("runs") / "bench"
 @app.command("list")
 def list_() -> None:
     """List the plans that come with topshelf."""
-    from topshelf.bench.cells import cells
-    from topshelf.bench.plan import read_plan, shipped_plans
+    from topshelf.bench.cells import data_here
+    from topshelf.bench.plan import cases, read_plan, shipped_plans
 
     rows = []
     for name in shipped_plans():
         plan = read_plan(name)[1]
-        some = cells(plan)
-        absent = sum(cell.absent is not None for cell in some)
-        note = "" if not absent else "no data here" if absent == len(some) else f"{absent} without data here"
-        rows.append((name, plan.title, len(some), note))
+        here, n_cells = data_here(plan), sum(1 for _ in cases(plan)) * len(plan.seeds)
+        absent = [label for label, is_here in here.items() if not is_here]
+        note = "" if not absent else "no data here" if len(absent) == len(here) else f"no {', '.join(absent)} here"
+        rows.append((name, plan.title, n_cells, note))
     print_table(("plan", "what it compares", "cells", ""), rows, left=2)
     say("Run one: topshelf bench run PLAN. A plan of your own is a TOML file; see docs/bench.md.")
 
