@@ -392,6 +392,7 @@ def test_what_the_readme_of_the_package_shows_works(tmp_path, monkeypatch):
         assert f'name = "{MODEL}"' in Path(f"runs/{run}/config.toml").read_text()
 
 
+@pytest.mark.slow
 def test_the_package_passes_the_suites(tmp_path):
     code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
     options = ["-q", "-W", "error", "-p", "no:cacheprovider", "--rootdir", tmp_path, "-c", os.devnull]

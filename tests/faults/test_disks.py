@@ -61,6 +61,7 @@ def test_a_failing_disk_keeps_the_old_lists(driver, tmp_path, runs, name):
         assert (place / name).read_bytes() == (new if point.startswith("done") else old)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_in_training_leaves_a_run_that_can_be_resumed(driver, tmp_path, clicks):
     arguments = ["train", "--data", clicks, *options(model__dim=8)]
 
@@ -77,6 +78,7 @@ def test_a_disk_that_fails_in_training_leaves_a_run_that_can_be_resumed(driver, 
             assert tree(out).keys() == tree(tmp_path / "whole" / "run").keys()
 
 
+@pytest.mark.slow
 def test_a_failing_disk_leaves_no_half_of_a_blend(driver, tmp_path, runs):
     def blend(place, fault):
         return driver.topshelf("blend", runs / "mf", runs / "ease", "--out", place / "both", fault=fault)

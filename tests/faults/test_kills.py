@@ -22,7 +22,7 @@ from runs import assert_same, state_of
 from topshelf.training.folder import RunFolder
 
 N_KILLS = 414  # points of all commands below, slow tests too; each is hit. docs/reliability.md says so.
-N_BY_DEFAULT = 303  # without the slow tests
+N_BY_DEFAULT = 223  # without the slow tests
 COUNTS: list[int] = []
 CUTS = ("kill", "cut")  # before, and in the middle of the content
 
@@ -109,6 +109,7 @@ def test_a_resumed_run_killed_anywhere_ends_as_the_uninterrupted_one(driver, tmp
         assert leftovers(hit.place) == [], hit.point
 
 
+@pytest.mark.slow
 def test_a_blend_killed_anywhere_is_no_dead_end(driver, tmp_path, runs):
     """Blend said "resume it", and resume said "blend it"."""
 
@@ -125,6 +126,7 @@ def test_a_blend_killed_anywhere_is_no_dead_end(driver, tmp_path, runs):
         assert leftovers(hit.place) == [] or "done" in hit.point
 
 
+@pytest.mark.slow
 def test_a_saved_recommender_is_there_whole_or_not_at_all(driver, tmp_path, runs):
     def save(place, fault):
         return driver.call("faults.scenes:save", str(runs / "mf"), str(place / "saved"), fault=fault)

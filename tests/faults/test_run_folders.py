@@ -70,6 +70,7 @@ def copy(source, target):
     return target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point", ["move run", *(pytest.param(point, marks=pytest.mark.slow) for point in ("write run", "write log.jsonl"))]
 )

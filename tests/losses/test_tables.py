@@ -40,6 +40,7 @@ def ranks(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_two_processes_keep_the_state_of_one_that_sees_both_batches(ranks, place):
     case = place.removesuffix(", beside").removesuffix(", compiled")
