@@ -90,7 +90,13 @@ def test_names_are_offered_as_arguments(tab):
 def test_datasets_are_offered_with_files_and_files_alone_are_left_to_the_shell(tab, tmp_path):
     (tmp_path / "movies").mkdir()
     (tmp_path / "movies.csv").touch()
-    assert tab("train", "--data", "movie") == ["movielens-100k", "movielens-1m", "movies/", "movies.csv"]
+    assert tab("train", "--data", "movie") == [
+        "movielens-100k",
+        "movielens-1m",
+        "movielens-1m-temporal",
+        "movies/",
+        "movies.csv",
+    ]
     assert tab("data", "show", "movies") == []
 
 

@@ -247,7 +247,7 @@ def local_file(name: str) -> Path | None:
     info, cache = DATASETS[name], cache_folder()
     folders = [cache]
     if chosen := os.environ.get("TOPSHELF_DATA"):
-        folders = [Path(chosen), Path(chosen) / "recommendation", cache]
+        folders = [Path(chosen), *(Path(chosen) / name for name in ("recommendation", "shifted")), cache]
     for folder in folders:
         if (folder / f"{name}.zip").is_file():
             return verify(folder / f"{name}.zip", info.sha256)

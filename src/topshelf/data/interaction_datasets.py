@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ADDRESS = "https://raw.githubusercontent.com/Tiny-Snow/IR-Benchmark-Dataset/main/data_iid/{}/proc.zip"
+SHIFTED = "https://raw.githubusercontent.com/Tiny-Snow/IR-Benchmark-Dataset/main/data_ood/{}/proc.zip"
 CORE_10 = "iterative 10-core, per-user random 80/20 split (seed 0), test items unseen in train dropped"
 RECIPE = f"rating >= 3, {CORE_10}"
 RESEARCH = "for research; we may not redistribute it, see the source"
@@ -37,6 +38,13 @@ def _paper(
     licence: str = RESEARCH,
 ) -> DatasetInfo:
     return DatasetInfo(name, title, *counts, recipe, licence, ADDRESS.format(name), sha256)
+
+
+def _shifted(name: str, title: str, counts: tuple[int, int, int, int, int], sha256: str, licence: str) -> DatasetInfo:
+    """A test part of another distribution than train."""
+    kind = "later events" if name.endswith("temporal") else "items drawn evenly"
+    recipe = f"10-core, rating >= 3 where there are ratings; test part of another distribution: {kind}"
+    return DatasetInfo(name, title, *counts, recipe, licence, SHIFTED.format(name), sha256)
 
 
 # Counts and checksums: the files of Tiny-Snow/IR-Benchmark-Dataset as we had them. The counts of Book are the
@@ -81,6 +89,41 @@ _KNOWN = [
         (6_033, 3_123, 834_449, 665_133, 169_316),
         "b0d2b0eb82076da282cd7c00d35caf1d5e0079468b78a5f434a1ef1ba55134c1",
         licence=MOVIELENS,
+    ),
+    _shifted(
+        "amazon2014-electronic-popularity",
+        "Amazon 2014 Electronic, test items drawn evenly",
+        (13_455, 8_360, 234_521, 187_616, 46_905),
+        "fa9c588acd1d8e3998f5ee05b259fcc0066aba1418413eb7034cb6352e49a9eb",
+        RESEARCH,
+    ),
+    _shifted(
+        "amazon2014-electronic-temporal",
+        "Amazon 2014 Electronic, later events as test",
+        (13_455, 8_360, 165_380, 140_712, 24_668),
+        "566e9c1ac8beab6870ae5d673abfedda943b36bf671eec19143c347d39338a13",
+        RESEARCH,
+    ),
+    _shifted(
+        "gowalla-popularity",
+        "Gowalla, test items drawn evenly",
+        (29_858, 40_988, 1_027_464, 821_971, 205_493),
+        "a7a739e557ae04e4fec119725fbabfdb9c28575a6f863a2060e9de3da456d431",
+        RESEARCH,
+    ),
+    _shifted(
+        "food-temporal",
+        "Food.com recipes, later events as test",
+        (5_875, 9_852, 170_253, 139_822, 30_431),
+        "16ac884a45fd8168fe733894c4bf4259a4d03ac3da3d6ddd93e9442d0fd26fa8",
+        RESEARCH,
+    ),
+    _shifted(
+        "movielens-1m-temporal",
+        "MovieLens 1M, later events as test",
+        (6_033, 3_123, 544_490, 500_669, 43_821),
+        "509a35cb3440b0f1265e6dca05f952d7f8e0741879bd397e4de95263d4e156ee",
+        MOVIELENS,
     ),
     DatasetInfo(
         "synthetic",
