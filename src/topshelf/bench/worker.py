@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -29,7 +30,9 @@ from topshelf.training import StoppedEarly, fit
 from topshelf.training import resume as resume_run
 from topshelf.training.folder import RunFolder, environment
 from topshelf.training.run import Fitted
+from topshelf.training.tasks import InteractionsTask
 
+ACTIVITY = "train items"  # the column of the values per user that has how active each is
 GRACE = 120.0  # seconds that a cell over its time has to save a checkpoint
 
 
@@ -129,13 +132,13 @@ def _config(cell: Cell, folder: BenchFolder) -> BaseConfig:
     return best.model_copy(update={"seed": cell.seed})
 
 
-def _epochs(run: Path) -> int:
-    """How many epochs a run has trained, those of a refit included; 0 for a closed form."""
+def _epochs(run: Path) -> list[dict[str, Any]]:
+    """The log of a run, an entry per epoch, those of a refit included; empty for a closed form."""
     log = RunFolder(run).log
-    return len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
 
 
-def _measured(cell: Cell, fitted: Fitted, epochs: int) -> tuple[dict[str, Any], pl.DataFrame]:
+def _measured(cell: Cell, fitted: Fitted, log: list[dict[str, Any]]) -> tuple[dict[str, Any], pl.DataFrame]:
     """What is reported: means under every protocol, and the values per user that tests need."""
     evaluations = {one.protocol: one for one in (fitted.evaluate(name) for name in cell.protocols or (None,))}
     machine, summary = environment(), fitted.summary()
@@ -146,7 +149,8 @@ def _measured(cell: Cell, fitted: Fitted, epochs: int) -> tuple[dict[str, Any], 
         "units": next(iter(evaluations.values())).units,
         "valid": summary["valid"],
         "best_epoch": fitted.best_epoch,
-        "epochs": epochs,
+        "epochs": len(log),
+        "curve": _curve(log, fitted.task.metric(fitted.config)),
         "seconds": round(fitted.seconds, 3),
         "peak_mib": summary["peak_mib"],
         "config": fitted.config.model_dump(mode="json"),
@@ -154,7 +158,20 @@ def _measured(cell: Cell, fitted: Fitted, epochs: int) -> tuple[dict[str, Any], 
         "environment": machine,
         "date": datetime.now(UTC).date().isoformat(),
     }
-    return result, measured_users(evaluations)
+    return result, with_activity(measured_users(evaluations), fitted)
+
+
+def _curve(log: list[dict[str, Any]], metric: str) -> list[list[float]]:
+    """Epoch, seconds so far and validation score of every validation before a refit."""
+    return [[one["epoch"], one["seconds"], one[metric]] for one in log if metric in one and one["phase"] == "train"]
+
+
+def with_activity(users: pl.DataFrame, fitted: Fitted) -> pl.DataFrame:
+    """The values per user with how many items each has in train, where users have any."""
+    if not isinstance(fitted.task, InteractionsTask):
+        return users
+    counts = fitted.task.split.lists("train").counts.numpy().astype(np.float32)
+    return users.with_columns(pl.Series(ACTIVITY, counts[: len(users)]))
 
 
 def measured_users(evaluations: dict[str, Evaluation]) -> pl.DataFrame:
