@@ -121,6 +121,8 @@ class Plan(Settings):
     """The method that is compared with the best of the others."""
     times: bool = False
     """Whether tables have the seconds per epoch."""
+    views: tuple[Literal["activity", "curves"], ...] = ()
+    """What else is shown: scores by how active users are; validation scores against training time."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every cell."""
     published_settings: dict[str, Any] = Field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from topshelf import charts
-from topshelf.bench.results import Place, Results
+from topshelf.bench.results import Measured, Place, Results
 from topshelf.bench.summary import scores
 from topshelf.bench.tables import Scores, metric_name
 
@@ -16,9 +16,33 @@ def figures(results: Results) -> dict[str, bytes]:
     """SVG drawings by name, each with the data of the report's tables behind it; none without matplotlib."""
     if not charts.can_plot() or not results.runs:
         return {}
+    drawings = {"curves": _training(results)} if "curves" in results.views else {}
     if results.x_label is not None:
-        return {f"{protocol}": _curves(results, protocol) for protocol in results.protocols}
-    return {"published": _beside(results)} if results.published else {}
+        return {**{f"{protocol}": _curves(results, protocol) for protocol in results.protocols}, **drawings}
+    return {**({"published": _beside(results)} if results.published else {}), **drawings}
+
+
+def _training(results: Results) -> bytes:
+    """Validation scores against seconds of training, the first seed of each method; points of its best epoch."""
+    drawing, axes = charts.figure(5.4 * len(results.data), 3.6, len(results.data))
+    for panel, data in zip(axes, results.data, strict=True):
+        first: dict[Place, Measured] = {}
+        for run in sorted(results.runs, key=lambda run: run.draw):
+            if run.data == data and run.curve:
+                first.setdefault(run.place, run)
+        for at, (place, run) in enumerate(first.items()):
+            _, seconds, scores_ = zip(*run.curve, strict=True)
+            name = f"{place.group}, {place.method}" if place.group else place.method
+            colour = charts.COLOURS[at % len(charts.COLOURS)]
+            panel.plot(seconds, scores_, charts.DASHES[at % len(charts.DASHES)], color=colour, label=charts.plain(name))
+            best = scores_.index(max(scores_))
+            panel.plot(seconds[best], scores_[best], _MARKS[at % len(_MARKS)], color=colour)
+        panel.set_xscale("log")
+        panel.set_xlabel("seconds of training")
+        panel.set_ylabel("validation score")
+        panel.set_title(charts.plain(data), fontsize=10, loc="left")
+        panel.legend(frameon=False, fontsize=8)
+    return charts.render(drawing)
 
 
 def _curves(results: Results, protocol: str) -> bytes:

@@ -19,6 +19,7 @@ from typing import Any
 
 from topshelf import charts, files
 from topshelf.bench import tables
+from topshelf.bench.activity import Activity, activity_grid, by_activity
 from topshelf.bench.latex import document
 from topshelf.bench.plots import figures
 from topshelf.bench.results import Measured, Place, Results
@@ -34,8 +35,8 @@ from topshelf.errors import CheckpointError, ConfigError
 from topshelf.report import Page
 
 FORMAT = 1
-_PLAIN = ("name", "title", "metrics", "protocols", "ours", "source", "x_label", "choose", "n_wanted", "times")
-_RUN = ("data", "group", "method", "x", "k", "seed", "fold", "metrics", "names", "facts", "fingerprints")
+_PLAIN = ("name", "title", "metrics", "protocols", "ours", "source", "x_label", "choose", "n_wanted", "times", "views")
+_RUN = ("data", "group", "method", "x", "k", "seed", "fold", "metrics", "names", "facts", "fingerprints", "curve")
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,15 @@ class Report:
     results: Results
     comparisons: list[Comparison]
     gains: list[MeanGain]
+    activity: list[Activity]
 
     @classmethod
     def of(cls, results: Results) -> Report:
         if not results.runs:
             raise ConfigError(f"{results.name} has no finished cell yet; run it: topshelf bench run {results.name}")
         found = comparisons(results)
-        return cls(results, found, mean_gains(results, found))
+        activity = by_activity(results) if "activity" in results.views else []
+        return cls(results, found, mean_gains(results, found), activity)
 
     def write(self, out: str | Path) -> Path:
         """Write every file; each is replaced as a whole."""
@@ -108,7 +111,8 @@ class Report:
 
     def grids(self) -> list[tables.Grid]:
         grid = tables.comparison_grid(self.results, self.comparisons)
-        return [*tables.grids(self.results), *([grid] if grid else [])]
+        last = [grid, activity_grid(self.activity)]
+        return [*tables.grids(self.results), *(one for one in last if one is not None)]
 
     def _said(self) -> list[str]:
         results = self.results
@@ -142,6 +146,7 @@ def _stored(report: Report) -> dict[str, Any]:
         "results": content,
         "comparisons": [asdict(one) for one in report.comparisons],
         "gains": [asdict(one) for one in report.gains],
+        "activity": [asdict(one) for one in report.activity],
     }
 
 
@@ -156,7 +161,7 @@ def read_report(folder: str | Path) -> Report:
         kept["missing"] = {Place(*row[:4]): row[4] for row in kept["missing"]}
         kept["runs"] = [Measured(**{**run, "names": tuple(run["names"])}) for run in kept["runs"]]
         kept["own_groups"] = frozenset(kept["own_groups"])
-        kept |= {name: tuple(kept[name]) for name in ("metrics", "protocols")}
+        kept |= {name: tuple(kept[name]) for name in ("metrics", "protocols", "views")}
         found = [
             Comparison(
                 **{
@@ -168,6 +173,7 @@ def read_report(folder: str | Path) -> Report:
             )
             for one in content["comparisons"]
         ]
-        return Report(Results(**kept), found, [MeanGain(**one) for one in content["gains"]])
+        activity = [Activity(**{**one, "place": Place(**one["place"])}) for one in content["activity"]]
+        return Report(Results(**kept), found, [MeanGain(**one) for one in content["gains"]], activity)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise CheckpointError(f"{path} is not of this version of topshelf: {error}; write the report again") from None

@@ -33,6 +33,7 @@ class Measured:
     names: tuple[str, ...]  # the metrics that it is reported with
     facts: dict[str, Any] = field(default_factory=dict)  # seconds, best_epoch, key, date, ...
     fingerprints: dict[str, int] = field(default_factory=dict)
+    curve: list[list[float]] = field(default_factory=list)  # epoch, seconds and validation score
     users: Callable[[], pl.DataFrame] = pl.DataFrame  # columns "protocol/metric"
 
     @property
@@ -74,6 +75,7 @@ class Results:
     missing: dict[Place, str] = field(default_factory=dict)  # why a place has no run
     n_wanted: int = 0
     times: bool = False
+    views: tuple[str, ...] = ()
 
     @property
     def data(self) -> list[str]:
@@ -136,6 +138,7 @@ def of_plan(name: str, plan: Plan, ledger: Ledger) -> Results:
         missing=missing,
         n_wanted=len(wanted),
         times=plan.times,
+        views=plan.views,
     )
 
 
@@ -171,6 +174,7 @@ def _measured(plan: Plan, cell: Cell, result: dict[str, Any], ledger: Ledger) ->
         names=tuple(reported),
         facts={**facts, "choose": plan.choose, "key": key},
         fingerprints=result.get("fingerprints", {}),
+        curve=result.get("curve", []),
         users=lambda: ledger.per_user(key),
     )
 
