@@ -205,7 +205,7 @@ def test_seeds_have_a_deviation_and_an_interval_where_there_is_room():
 def test_what_is_partly_run_says_how_many_seeds_are_done():
     one = place("one")
     lines = tables.missing_lines(results_of([measured("one", [0.1])], missing={one: "failed: NaN"}))
-    assert lines == ["failed: NaN: clicks, one (1 runs done)"]
+    assert lines == ["failed: NaN: clicks, one (1 run done)"]
 
 
 def test_a_report_of_nothing_and_one_in_a_file_are_refused(results, tmp_path):

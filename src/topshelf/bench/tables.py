@@ -171,7 +171,8 @@ def missing_lines(results: Results) -> list[str]:
     for place, reason in results.missing.items():
         n = sum(one == place for one, _ in have)
         name = ", ".join(part for part in (place.data, place.group, place.method, shown(place.x)) if part)
-        by_reason.setdefault(reason, []).append(f"{name} ({n} runs done)" if n else name)
+        done = f" ({n} {'run' if n == 1 else 'runs'} done)" if n else ""
+        by_reason.setdefault(reason, []).append(f"{name}{done}")
     return [f"{reason}: {'; '.join(names)}" for reason, names in by_reason.items()]
 
 

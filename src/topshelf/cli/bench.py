@@ -234,7 +234,9 @@ def _print(made: Report) -> None:
     from topshelf.bench import tables
 
     for grid in made.grids():
+        shown = [at for at, name in enumerate(grid.header) if name != "p"]  # the corrected one is enough for a terminal
         styles = ["bold" if at == grid.best else "" for at in range(len(grid.rows))]
-        print_table(grid.header, grid.rows, title=grid.title, styles=styles)
+        rows = [[row[at] for at in shown] for row in grid.rows]
+        print_table([grid.header[at] for at in shown], rows, title=grid.title, styles=styles)
     for line in tables.gain_lines(made.results, made.gains):
         say(line)
