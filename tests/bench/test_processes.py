@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -219,3 +222,12 @@ def test_one_cell_of_a_real_process_is_stopped_and_goes_on(desk, begin):
     assert "1 cells run, 0 known before, 0 failed" in " ".join(ends_well(begin()).split())
     assert len(log.read_text().splitlines()) > len(before)
     assert states(desk) == ["done"]
+
+
+@pytest.mark.slow
+def test_the_example_ends_in_a_table_and_a_page(tmp_path):
+    example = Path(__file__).parents[2] / "examples" / "bench.py"
+    done = subprocess.run([sys.executable, example, tmp_path], capture_output=True, text=True, check=True)
+    assert "8 of 8 cells" in done.stdout
+    assert "| SL@10 | 2 |" in done.stdout
+    assert (tmp_path / "report" / "report.html").is_file()
