@@ -250,6 +250,7 @@ print(download(sys.argv[1], Path(sys.argv[2]), sys.argv[3]).stat().st_size)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_fetch_one_file_and_both_succeed(server, tmp_path):
     command = [sys.executable, "-c", FETCH, f"{server.address}/file", str(tmp_path / "data.zip"), SHA256]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -22,7 +22,7 @@ from runs import assert_same, state_of
 from topshelf.training.folder import RunFolder
 
 N_KILLS = 414  # points of all commands below, slow tests too; each is hit. docs/reliability.md says so.
-N_BY_DEFAULT = 223  # without the slow tests
+N_BY_DEFAULT = 102  # without the slow tests
 COUNTS: list[int] = []
 CUTS = ("kill", "cut")  # before, and in the middle of the content
 
@@ -69,8 +69,10 @@ def killed_everywhere(driver, tmp_path, run, before=lambda place: None, kinds=("
 
 @pytest.mark.parametrize(
     ("model", "settings"),
-    [("mf", {"model__dim": 8, "train__refit": '"all"'}), ("ease", {"train__refit": "true"})],
-    ids=["trained", "closed form"],
+    [
+        pytest.param("mf", {"model__dim": 8, "train__refit": '"all"'}, id="trained"),
+        pytest.param("ease", {"train__refit": "true"}, marks=pytest.mark.slow, id="closed form"),
+    ],
 )
 def test_training_killed_anywhere_ends_as_the_uninterrupted_run(driver, tmp_path, clicks, model, settings):
     arguments = ["train", "--data", clicks, "--model", model, *options(**settings)]
@@ -139,6 +141,7 @@ def test_a_saved_recommender_is_there_whole_or_not_at_all(driver, tmp_path, runs
         assert leftovers(hit.place) == [], hit.point
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_earlier", [False, True], ids=["new", "over an earlier one"])
 def test_prepared_data_killed_anywhere_can_be_read(driver, tmp_path, clicks, has_earlier):
     other = write_clicks(tmp_path / "other.csv", seed=1)

@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
     ("command", "count"),
     [
         ('pytest -m "slow or not slow" tests/faults/test_kills.py', test_kills.N_KILLS),
-        ("pytest tests/faults/test_disks.py", test_disks.N_FAULTS),
+        ('pytest -m "slow or not slow" tests/faults/test_disks.py', test_disks.N_FAULTS),
         ("pytest tests/faults/test_crafted.py", test_crafted.N_CRAFTED),
         ("pytest tests/faults/test_tasks.py", test_tasks.N_CRAFTED),
         ("pytest tests/faults/test_hostile_inputs.py", test_hostile_inputs.CASES),

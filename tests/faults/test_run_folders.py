@@ -94,6 +94,7 @@ def test_two_fits_into_one_folder_leave_the_run_of_one(tmp_path, point):
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_being_written_cannot_be_resumed(driver, tmp_path, clicks):
     """While one process holds the lock, another one is told so; when it is killed, the lock is free."""
     out = tmp_path / "run"

@@ -88,9 +88,9 @@ def test_a_study_killed_at_every_write_has_its_whole_budget(server, tmp_path):
         killed(server, tmp_path, whole, "files", at, ("begin_or_resume", "begin")[at % 2])
 
 
-@pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.slow), 67])
+@pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.slow), 151])
 def test_a_study_killed_at_its_transactions_has_its_whole_budget(server, tmp_path, share):
-    """Every one in the slow form; else one of 67."""
+    """Every one in the slow form; else one of 151."""
     whole = whole_study(server, tmp_path, "commits")
     assert len(whole["points"]) > 100
     for at in range(share // 2, len(whole["points"]), share):

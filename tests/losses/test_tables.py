@@ -58,6 +58,7 @@ def fresh_state(case):
     return two_processes.make(two_processes.CASES[case][0]).state_dict().values()
 
 
+@pytest.mark.slow
 def test_a_process_without_a_batch_takes_part_with_empty_tensors(ranks):
     expected = two_processes.without_batch(None)
     for rank in ranks:

@@ -185,7 +185,7 @@ def test_a_killed_process_resumes_to_the_uninterrupted_result(tmp_path):
     assert_same(state_of(whole), state_of(parts))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_a_checkpoint_and_a_model_that_can_be_used(tmp_path, number):
     out = tmp_path / "run"
     arguments = [text.replace("epochs=20", "epochs=100000") for text in ARGUMENTS]

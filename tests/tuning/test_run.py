@@ -156,6 +156,7 @@ def test_a_study_goes_on_with_its_test_file_and_its_data_gone(small, tmp_path):
     assert len(resume(tmp_path / "study", trials=3).rows) == 3
 
 
+@pytest.mark.slow
 def test_a_study_in_parts_equals_one_in_one_go(config, dataset, tmp_path):
     whole = tune(config, dataset, trials=12)  # the last of them by TPE
     tune(config, dataset, trials=3, out=tmp_path)
@@ -194,6 +195,7 @@ def test_a_stopped_study_gives_its_trial_back_and_goes_on(config, dataset, tmp_p
     assert [row.settings for row in whole.rows] == [row.settings for row in found.rows][:4]
 
 
+@pytest.mark.slow
 def test_stopping_a_trial_often_costs_it_nothing(config, dataset, tmp_path, monkeypatch):
     for _ in range(queue.MAX_FAILURES + 1):
         asked = iter([False] * 3 + [True] * 1000)
@@ -205,6 +207,7 @@ def test_stopping_a_trial_often_costs_it_nothing(config, dataset, tmp_path, monk
     assert states == ["interrupted"] * (queue.MAX_FAILURES + 1) + ["complete"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_at", [0, 2])
 def test_a_study_killed_while_its_slots_are_queued_has_its_whole_budget(
     config, dataset, tmp_path, monkeypatch, killed_at
