@@ -119,7 +119,7 @@ class Report:
         days = sorted({str(run.facts.get("date")) for run in results.runs})
         seeds = sorted({run.seed for run in results.runs})
         chosen = {
-            "published": "Settings: the published optimum of every cell.",
+            "published": "Settings: the published optimum of each method, where one was printed.",
             "shipped": "Settings: those shipped with topshelf.",
             "tuned": "Settings: tuned on validation, with the same number of trials for every method.",
         }.get(results.choose, "")

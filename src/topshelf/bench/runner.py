@@ -13,17 +13,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from topshelf.bench.cells import Cell, cells, fetch_missing, version
+from topshelf.bench.cells import Cell, cells, fetch_missing
 from topshelf.bench.folder import BenchFolder, Ledger
 from topshelf.bench.plan import Plan
-from topshelf.bench.worker import ENDS, GRACE, Job, late, main, open_ledger
+from topshelf.bench.worker import ENDS, GRACE, Job, failure, late, main, open_ledger
 from topshelf.data.memory import available
 from topshelf.errors import at_least
 from topshelf.terminal import TextColumn, printable
@@ -184,8 +183,7 @@ class _Runner:
         if end == "killed":
             by = f"its process was ended by signal {-(code or 0)}" if (code or 0) < 0 else f"exit code {code}"
             reason = late(one.cell) if one.is_stopped else f"{by}; out of memory?"
-            failure = {"reason": reason, "date": datetime.now(UTC).date().isoformat(), "version": version()}
-            self.ledger.fail(one.cell.key, failure)
+            self.ledger.fail(one.cell.key, failure(reason))
             end = "failed"
         if end == "taken":
             self._taken.append(one.cell)

@@ -89,10 +89,10 @@ def _attempt(cell: Cell, folder: BenchFolder, ledger: Ledger) -> str:
     except StoppedEarly:
         if not is_over():
             return "stopped"
-        ledger.fail(cell.key, _failure(late(cell)))
+        ledger.fail(cell.key, failure(late(cell)))
         return "failed"
     except Exception as error:  # noqa: BLE001  a class of the user's own may raise anything
-        ledger.fail(cell.key, _failure(f"{type(error).__name__}: {error}"))
+        ledger.fail(cell.key, failure(f"{type(error).__name__}: {error}"))
         return "failed"
     ledger.finish(cell.key, result, per_user)
     RunFolder(folder.cell(cell.key)).checkpoint.unlink(missing_ok=True)  # half of the folder, and of no more use
@@ -186,7 +186,7 @@ def measured_users(evaluations: dict[str, Evaluation]) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def _failure(reason: str) -> dict[str, Any]:
+def failure(reason: str) -> dict[str, Any]:
     return {"reason": reason, "date": datetime.now(UTC).date().isoformat(), "version": version()}
 
 
