@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -73,19 +72,6 @@ def test_the_demo_and_its_page_show_hostile_titles_as_text(tmp_path, monkeypatch
 
 def start(*arguments, **more):
     return subprocess.Popen([sys.executable, "-m", "topshelf", *arguments], text=True, stderr=subprocess.PIPE, **more)
-
-
-FULL = Path("/dev/full")
-
-
-@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
-def test_a_full_standard_output_is_one_message():
-    with FULL.open("w") as full:
-        process = start("losses", "--json", stdout=full)
-        _, errors = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert errors.startswith("error: cannot write to standard output")
-    assert "Traceback" not in errors
 
 
 def test_a_reader_that_has_enough_is_no_error():

@@ -114,6 +114,7 @@ def run(code, *arguments, cwd):
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
+@pytest.mark.slow
 def test_a_test_file_that_inherits_a_suite_shows_what_is_broken(tmp_path):
     (tmp_path / "test_theirs.py").write_text(STRANGER)
     (tmp_path / "broken_classes.py").write_text(Path(broken.__file__).read_text())

@@ -178,7 +178,9 @@ def test_a_run_on_a_read_only_disk_is_evaluated_and_not_resumed(driver, tmp_path
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-@pytest.mark.parametrize("arguments", [["models"], ["losses", "--json"], ["--version"], ["--help"]])
+@pytest.mark.parametrize(
+    "arguments", [pytest.param(["models"], marks=pytest.mark.slow), ["losses", "--json"], ["--version"], ["--help"]]
+)
 def test_a_full_standard_output_is_one_message(arguments):
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
@@ -194,9 +196,9 @@ def test_a_full_standard_output_is_one_message(arguments):
 @pytest.mark.parametrize(
     ("line", "codes"),
     [
-        ("{} models >&-", (0, 2)),
+        pytest.param("{} models >&-", (0, 2), marks=pytest.mark.slow),
         ("{} losses --json >&-", (0, 2)),
-        ("{} models | head -1; exit ${{PIPESTATUS[0]}}", (0, 1, 141)),
+        pytest.param("{} models | head -1; exit ${{PIPESTATUS[0]}}", (0, 1, 141), marks=pytest.mark.slow),
         ("{} losses --json | head -1; exit ${{PIPESTATUS[0]}}", (0, 1, 141)),
         ("{} models >&- 2>&-", (0, 2)),
     ],

@@ -22,7 +22,7 @@ from runs import assert_same, state_of
 from topshelf.training.folder import RunFolder
 
 N_KILLS = 414  # points of all commands below, slow tests too; each is hit. docs/reliability.md says so.
-N_BY_DEFAULT = 102  # without the slow tests
+N_BY_DEFAULT = 64  # without the slow tests
 COUNTS: list[int] = []
 CUTS = ("kill", "cut")  # before, and in the middle of the content
 
@@ -70,8 +70,8 @@ def killed_everywhere(driver, tmp_path, run, before=lambda place: None, kinds=("
 @pytest.mark.parametrize(
     ("model", "settings"),
     [
-        pytest.param("mf", {"model__dim": 8, "train__refit": '"all"'}, id="trained"),
-        pytest.param("ease", {"train__refit": "true"}, marks=pytest.mark.slow, id="closed form"),
+        pytest.param("mf", {"model__dim": 8, "train__refit": '"all"'}, marks=pytest.mark.slow, id="trained"),
+        pytest.param("ease", {"train__refit": "true"}, id="closed form"),
     ],
 )
 def test_training_killed_anywhere_ends_as_the_uninterrupted_run(driver, tmp_path, clicks, model, settings):

@@ -34,6 +34,7 @@ def test_the_example_fails_when_it_learned_nothing(name):
         loaded(name).main(epochs=0)
 
 
+@pytest.mark.slow
 def test_two_processes_learn_and_end_with_the_same_thresholds():
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(EXAMPLES / "distributed.py")]

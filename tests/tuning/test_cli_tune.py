@@ -81,7 +81,9 @@ def given(kind, folder):
     return folder / "given.zip", None
 
 
-@pytest.mark.parametrize("kind", ["tsv", "txt", "parquet", "zip"])
+@pytest.mark.parametrize(
+    "kind", ["tsv", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("txt", "parquet", "zip"))]
+)
 def test_a_study_of_a_ready_made_split_begins_and_ends_with_the_test_file_absent(kind, tmp_path):
     source, test = given(kind, tmp_path)
     options = (*SHORT, "--trials", "2", "--quiet")

@@ -98,7 +98,7 @@ def test_a_budget_for_every_point_is_spent_on_every_point(config, dataset, only_
 
 
 @pytest.mark.parametrize("timeout", [None, 1e-9])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_a_budget_that_is_raised_to_every_point_is_spent_on_every_point(dataset, tmp_path, seed, timeout):
     config = make_config({"k": 5, "seed": seed, "model": {"name": "ease"}})
     tune(config, dataset, trials=13, out=tmp_path / "study", timeout=timeout)
