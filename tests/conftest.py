@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import postgres_server
 
 # Before torch is imported: spinning threads starve each other on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -23,6 +26,13 @@ def wheel(tmp_path_factory) -> Path:
         return fetch_movielens_from_registry(tmp_path_factory.mktemp("wheel"))
     except DataError as error:
         pytest.fail(f"{error} Set TOPSHELF_OFFLINE=1 to skip the tests that need the package registry.")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The url of a PostgreSQL server that the tests started; skips where there can be none."""
+    with postgres_server.running() as url:
+        yield url
 
 
 # torch.compile takes seconds per loss: the default suite compiles these, -m slow the others.

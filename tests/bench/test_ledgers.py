@@ -24,7 +24,6 @@ from topshelf.bench.folder import BenchFolder
 from topshelf.bench.worker import Job, work
 from topshelf.errors import CheckpointError, TopshelfError
 
-POSTGRES = os.environ.get("TOPSHELF_TEST_POSTGRES")
 RESULT = {
     "metrics": {"standard": {"ndcg@5": 0.1}},
     "fingerprints": {"standard": 12345678901234567},
@@ -41,22 +40,14 @@ def key():
     return uuid4().hex[:20]
 
 
-@pytest.fixture(
-    params=[
-        "folder",
-        "sqlite",
-        pytest.param(
-            "postgresql",
-            marks=pytest.mark.skipif(not POSTGRES, reason="no server: TOPSHELF_TEST_POSTGRES is not set to its url"),
-        ),
-    ]
-)
+@pytest.fixture(params=["folder", "sqlite", "postgresql"])
 def opened(request, tmp_path):
     """Opens the same ledger once more, as another process would."""
-    urls = {"sqlite": f"sqlite:///{tmp_path / 'cells.db'}", "postgresql": POSTGRES}
     if request.param == "folder":
         return BenchFolder(tmp_path / "b").make
-    return lambda: DatabaseLedger(urls[request.param])
+    is_server = request.param == "postgresql"
+    url = request.getfixturevalue("postgres") if is_server else f"sqlite:///{tmp_path / 'cells.db'}"
+    return lambda: DatabaseLedger(url)
 
 
 @pytest.fixture

@@ -57,7 +57,6 @@ while not Path(folder, "go").exists():
     time.sleep(0.01)
 tune(make_config(values), dataset, **options)
 """
-POSTGRES = os.environ.get("TOPSHELF_TEST_POSTGRES")
 VALUES = {
     "k": 5,
     "model": {"dim": 8},
@@ -98,18 +97,9 @@ def study_of(folder, storage=None):
     return open_study(storage or folder_url(folder / "study.db"), StudyFolder(folder).load())
 
 
-@pytest.mark.parametrize(
-    "storage",
-    [
-        pytest.param(None, id="sqlite"),
-        pytest.param(
-            POSTGRES,
-            id="postgresql",
-            marks=pytest.mark.skipif(not POSTGRES, reason="no server: TOPSHELF_TEST_POSTGRES is not set to its url"),
-        ),
-    ],
-)
-def test_two_processes_share_one_study_and_its_budget(tmp_path, start, only_tau, storage, dataset, monkeypatch):
+@pytest.mark.parametrize("server", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def test_two_processes_share_one_study_and_its_budget(tmp_path, start, only_tau, server, dataset, monkeypatch, request):
+    storage = request.getfixturevalue("postgres") if server == "postgresql" else None
     values = {**VALUES, "data": {"source": uuid4().hex}}  # in a server's database, a name of its own
     options = {"trials": 6, "storage": storage, "ranges": {**only_tau, "loss.tau": "0.05:0.5"}}
     child = start(tmp_path, values, {**options, "out": str(tmp_path / "one")})

@@ -45,7 +45,8 @@ class DatabaseLedger:
     def __init__(self, url: str) -> None:
         self.url = check_url(url)
         try:
-            self._engine = sa.create_engine(self.url)
+            # Calls are minutes apart: none keeps a connection, which a server limits and a fork would share.
+            self._engine = sa.create_engine(self.url, poolclass=sa.NullPool)
             _TABLE.metadata.create_all(self._engine)
         except (SQLAlchemyError, ImportError) as error:
             raise CheckpointError(f"the bench's storage {shown(url)} cannot be opened: {files.reason(error)}") from None
