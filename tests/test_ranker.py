@@ -139,7 +139,7 @@ def test_the_command_line_ranks_a_file(run, tmp_path):
     expected = Ranker.load(run / "txt").rank(tmp_path / "new.txt")
     np.testing.assert_allclose(written["score"], expected["score"], rtol=1e-5)
     _, errors = run_topshelf("rank", run / "txt", tmp_path / "new.txt", "--out", "scores.xlsx", code=2)
-    assert "--out must end in .csv or .parquet" in errors
+    assert "--out must end in .parquet, .csv or .jsonl" in errors
 
 
 def test_the_command_line_trains_and_evaluates(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,20 @@ import torch
 
 from topshelf.arrivals import Arrivals, arrive
 from topshelf.artifact import Artifact, Ranked
-from topshelf.config import CatalogueConfig, RunConfig, SequenceConfig, assemble, of_task
-from topshelf.data import Dataset, IdMap, Interactions, Split, prepare, split_interactions
-from topshelf.data.sequence_data import SequenceData, cut
-from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfError, TopshelfWarning
+from topshelf.config import CatalogueConfig, SequenceConfig, assemble, of_task
+from topshelf.data import IdMap
+from topshelf.data.titles import read_titles
+from topshelf.errors import CheckpointError, DataError, TopshelfError, TopshelfWarning, at_least, whole
 from topshelf.evaluation import Evaluation
+from topshelf.in_memory import dataset_of
 from topshelf.queries import QuerySet
+from topshelf.ragged import Ragged
+from topshelf.reasons import reasons
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import components, resolve
 from topshelf.training.folder import RunFolder
+
+_BLOCK_ROWS = 1_000_000  # of a table of recommend_blocks: about 40 MB
 
 
 class Recommender:
@@ -70,27 +75,55 @@ class Recommender:
             self._set(fit(self._config(str(data)), out=out, quiet=quiet))
         else:
             config = self._config("a table in memory")
-            dataset = _dataset(data, config)
+            dataset = dataset_of(data, config)
             dataset.warn()
             self._set(fit(config, dataset, out=out, quiet=quiet))
         return self
 
     def recommend(
-        self, users: Sequence[Any] | None = None, k: int | None = None, *, filter_seen: bool | None = None
+        self,
+        users: Sequence[Any] | None = None,
+        k: int | None = None,
+        *,
+        filter_seen: bool | None = None,
+        why: int = 0,
     ) -> pl.DataFrame:
         """The best ``k`` items per user (default: all users), one row per place.
 
         ``filter_seen`` leaves out all items of the user in the data, also in the test part and with low ratings; that
         is the default, but for runs with ``data.exclude_seen = false``. A user with fewer than k items left gets a
-        shorter list; a user without training items gets the most popular items, without scores.
+        shorter list; a user without training items gets the most popular items, without scores. ``why`` adds the column
+        "because": so many of the user's own items, those that speak most for the listed one (:mod:`topshelf.reasons`).
         """
-        artifact = self.artifact
-        queries = QuerySet.known(len(artifact.users)) if users is None else QuerySet(rows=_rows(artifact.users, users))
-        rows = queries.known_rows()
-        exclude = None
+        users_here = self.artifact.users
+        queries = QuerySet.known(len(users_here)) if users is None else QuerySet(rows=_rows(users_here, users))
+        return self._lists(queries, k, filter_seen, why)
+
+    def recommend_blocks(
+        self,
+        users: Sequence[Any] | None = None,
+        k: int | None = None,
+        *,
+        filter_seen: bool | None = None,
+        why: int = 0,
+    ) -> Iterator[pl.DataFrame]:
+        """The tables of :meth:`recommend`, some thousand users at a time, for more users than fit into memory.
+
+        ``topshelf.list_files.write_lists(path, blocks)`` writes them to one Parquet, CSV or JSON lines file.
+        """
+        known = self.artifact.users
+        rows = torch.arange(len(known)) if users is None else _rows(known, users)
+        length = self.artifact.config.k if k is None else k
+        for some in rows.split(max(1, _BLOCK_ROWS // max(1, min(length, len(self.artifact.items))))):
+            yield self._lists(QuerySet(rows=some), k, filter_seen, why)
+
+    def _lists(self, queries: QuerySet, k: int | None, filter_seen: bool | None, why: int) -> pl.DataFrame:
+        artifact, rows, exclude = self.artifact, queries.known_rows(), None
         if self._filters(filter_seen):
             exclude = artifact.seen if queries.is_all else artifact.seen.select(rows)
-        return self._table("user", artifact.users, rows, artifact.rank(queries, k, exclude=exclude))
+        ranked = artifact.rank(queries, k, exclude=exclude)
+        table = self._table("user", artifact.users, rows, ranked)
+        return self._with_reasons(table, artifact.taken.select(rows), ranked, why) if why else table
 
     def recommend_new(
         self,
@@ -98,6 +131,7 @@ class Recommender:
         k: int | None = None,
         *,
         filter_seen: bool | None = None,
+        why: int = 0,
     ) -> pl.DataFrame:
         """The same table from new interactions, also for users who are not in the data.
 
@@ -117,7 +151,8 @@ class Recommender:
         arrived = arrive(histories, artifact.taken, artifact.seen, artifact.users, artifact.items, events)
         exclude = arrived.seen if self._filters(filter_seen) else None
         ranked = artifact.rank(self._arrived_queries(arrived), k, exclude=exclude)
-        return self._table("user", arrived.users, torch.arange(len(arrived.users)), ranked)
+        table = self._table("user", arrived.users, torch.arange(len(arrived.users)), ranked)
+        return self._with_reasons(table, arrived.lists, ranked, why) if why else table
 
     def _arrived_queries(self, arrived: Arrivals) -> QuerySet:
         """What they did in order, or their histories, or their rows, by what the model can encode."""
@@ -151,6 +186,11 @@ class Recommender:
     def evaluate(self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None) -> Evaluation:
         """Full-ranking evaluation on the test part."""
         return self.fitted.evaluate(protocol, cutoffs)
+
+    def set_titles(self, titles: Any) -> Recommender:
+        """Show these titles of items: a CSV, TSV or Parquet file, a frame, or a mapping of ids to titles."""
+        self.artifact.titles = read_titles(titles, self.artifact.items, self.artifact.titles)
+        return self
 
     def save(self, path: str | Path) -> None:
         """Write the run folder that :meth:`load` and the command line read."""
@@ -226,6 +266,15 @@ class Recommender:
             columns["title"] = pl.Series([artifact.titles[place] for place in places], dtype=pl.String)
         return pl.DataFrame(columns)
 
+    def _with_reasons(self, table: pl.DataFrame, owned: Ragged, ranked: Ranked, why: int) -> pl.DataFrame:
+        n = at_least("why", whole("why", why), 1)
+        found = reasons(self.artifact, owned, ranked.items, n)[ranked.items >= 0].numpy()  # (rows of the table, n)
+        ids = self.artifact.items.take(found[found >= 0])
+        ends = (found >= 0).sum(axis=1).cumsum()
+        starts = [0, *ends[:-1].tolist()] if len(ends) else []
+        lists = [ids[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
+        return table.with_columns(pl.Series("because", lists, dtype=pl.List(ids.dtype)))
+
 
 def _same_run(path: str | Path, run: str | None) -> Fitted:
     """The run of a folder that was opened before."""
@@ -240,37 +289,3 @@ def _rows(ids: IdMap, wanted: Any) -> torch.Tensor:
         wanted = wanted.tolist()
     listed = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Iterable) else list(wanted)
     return torch.from_numpy(ids.index(listed).astype(np.int64)) if listed else torch.empty(0, dtype=torch.int64)
-
-
-def _sequences(data: Any, config: SequenceConfig) -> SequenceData:
-    """Sequences from a table in memory."""
-    settings = config.data
-    if isinstance(data, SequenceData):
-        if unused := settings.model_dump(exclude={"source"}, exclude_defaults=True):
-            raise ConfigError(f"data settings must be left out for split data, got {unused}")
-        return data
-    if not isinstance(data, Interactions):
-        columns = settings.model_dump(include={"user", "item", "weight", "timestamp", "dates"})
-        data = Interactions.from_frame(data, **columns)
-    kept = {"min_rating", "core", "split", "test_fraction", "valid_fraction", "exclude_seen", "targets"}
-    by_file = settings.order == "file"
-    return cut(data, "table", is_ordered=by_file, by_file=by_file, **settings.model_dump(include=kept))
-
-
-def _dataset(data: Any, config: CatalogueConfig) -> Any:
-    """A split from a table in memory."""
-    if isinstance(config, SequenceConfig):
-        return _sequences(data, config)
-    assert isinstance(config, RunConfig)
-    settings = config.data
-    if isinstance(data, Dataset | Split):
-        if unused := settings.model_dump(exclude={"source"}, exclude_defaults=True):
-            raise ConfigError(f"data settings must be left out for split data, got {unused}")
-        return data if isinstance(data, Dataset) else Dataset("split", data)
-    if not isinstance(data, Interactions):
-        is_matrix = isinstance(data, np.ndarray) or hasattr(data, "tocsr")
-        columns = settings.model_dump(include={"user", "item", "weight", "timestamp", "dates"})
-        data = Interactions.from_csr(data) if is_matrix else Interactions.from_frame(data, **columns)
-    data, below = prepare(data, min_rating=settings.min_rating, core=settings.core)
-    kept = {"split", "test_fraction", "valid_fraction", "last_n", "split_seed", "noise"}
-    return split_interactions(data, name="table", below=below, seed=config.seed, **settings.model_dump(include=kept))

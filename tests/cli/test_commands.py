@@ -377,7 +377,7 @@ def test_help_has_an_example(command):
         ("evaluate {run} --cutoffs 0,5", "got 0"),
         ("evaluate {run} --cutoffs 5,51", "51"),
         ("recommend {run} --user nobody", "nobody"),
-        ("recommend {run} --out lists.xls", "--out must end in .csv or .parquet, got lists.xls"),
+        ("recommend {run} --out lists.xls", "--out must end in .parquet, .csv or .jsonl, got lists.xls"),
     ],
 )
 def test_a_wrong_input_is_one_message_and_exit_code_2(folder, tmp_path, arguments, message):

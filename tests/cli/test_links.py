@@ -74,7 +74,7 @@ def test_runs_are_evaluated_and_compared_by_edges(folder):
     [
         ((), "give --node ID"),
         (("--node", "nobody"), "--node must be a node of the run's data"),
-        (("--node", "n0", "--out", "x.txt"), "--out must end in .csv or .parquet"),
+        (("--node", "n0", "--out", "x.txt"), "--out must end in .parquet, .csv or .jsonl"),
         (("--pairs", "nothing.csv"), "is not a file"),
         (("--pairs", "x.csv", "--node", "n0"), "leave out --node"),
         (("--node", "n0", "--k", "0"), "k must be >= 1"),

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from topshelf import terminal
-from topshelf.cli import completion, show, source
+from topshelf.cli import completion, lists, show, source
 from topshelf.cli.options import (
     Allow,
     AsJson,
     ColumnOptions,
     ConfigFile,
+    ListFile,
     Quiet,
     RunOptions,
     RunPath,
+    Titles,
     argument,
     expanded,
     numbers,
@@ -129,8 +131,11 @@ def recommend(
     new: Annotated[Path | None, option("File of interactions since training, of known and new users.")] = None,
     k: Annotated[int | None, option("List length; default: the run's K.")] = None,
     keep_seen: Annotated[bool, option("Include items that the user already has.", "--keep-seen")] = False,
-    out: Annotated[Path | None, option("Write a .csv or .parquet file instead of printing.")] = None,
+    why: Annotated[bool, option("Name the user's own items that speak most for each listed one.", "--why")] = False,
+    titles: Titles = None,
+    out: ListFile = None,
     allow: Allow = None,  # noqa: ARG001
+    as_json: AsJson = False,
 ) -> None:
     """List the best items per user, without those the user already has.
 
@@ -143,6 +148,8 @@ def recommend(
     Examples:
 
       topshelf recommend runs/clicks --user 42 --k 10
+
+      topshelf recommend runs/clicks --user 42 --why --titles items.csv
 
       topshelf recommend runs/clicks --out lists.parquet
 
@@ -157,46 +164,43 @@ def recommend(
             "give --user ID (may be given again), --items IDS for a new user, --new FILE for what came since training, "
             "or --out FILE for the lists of all users"
         )
-    show.check_table(out)
+    lists.check(out, as_json=as_json)
     if items is not None and (user is not None or new is not None):
         raise ConfigError("--items IDS describes a new user: leave out --user and --new")
     if columns.reading() and new is None:
         raise ConfigError("--user-column and the other columns are those of --new FILE; give it too")
-    import polars as pl
-
-    from topshelf.recommender import Recommender
-
-    recommender, filter_seen = Recommender.load(run), False if keep_seen else None
+    recommender = lists.opened(run, titles)
+    options: dict[str, Any] = {"filter_seen": False if keep_seen else None, "why": lists.REASONS if why else 0}
     if new is not None:
-        histories = _histories(recommender, new, columns)
-        table = recommender.recommend_new(show.chosen(histories, user), k, filter_seen=filter_seen)
+        histories = show.chosen(_histories(recommender, new, columns), user)
+        table = recommender.recommend_new(histories, k, **options)
     elif items is not None:
-        has = [item.strip() for item in items.split(",") if item.strip()]
-        table = recommender.recommend_new([has], k, filter_seen=filter_seen)
-        table = table.with_columns(pl.lit("new").alias("user"))
+        table = lists.of_new_user(recommender, items, k, options)
+    elif user is None:  # and --out is given
+        lists.write_all(recommender, k, out, options)
+        return
     else:
-        users = None if user is None else show.ids("--user", recommender.artifact.users, user)
-        table = recommender.recommend(users, k, filter_seen=filter_seen)
-    show.recommendations(table, out)
+        table = recommender.recommend(show.ids("--user", recommender.artifact.users, user), k, **options)
+    lists.give(table, out, recommender=recommender, as_json=as_json)
 
 
 def similar(
     run: RunPath,
     item: Annotated[list[str], option("Item id. Repeatable.")],
     k: Annotated[int, option("How many similar items to list.")] = 10,
-    out: Annotated[Path | None, option("Write a .csv or .parquet file instead of printing.")] = None,
+    titles: Titles = None,
+    out: ListFile = None,
     allow: Allow = None,  # noqa: ARG001
+    as_json: AsJson = False,
 ) -> None:
     """List the items that are most similar to an item, by the cosine of their vectors.
 
     Example: topshelf similar runs/clicks --item 42 --k 10
     """
-    show.check_table(out)
-    from topshelf.recommender import Recommender
-
-    recommender = Recommender.load(run)
+    lists.check(out, as_json=as_json)
+    recommender = lists.opened(run, titles)
     items = show.ids("--item", recommender.artifact.items, item)
-    show.recommendations(recommender.similar_items(items, k), out)
+    lists.give(recommender.similar_items(items, k), out, as_json=as_json)
 
 
 OfTask = Annotated[str | None, option("Those of this task; default: interactions.", tab=source.tasks)]

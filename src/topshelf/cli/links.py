@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from topshelf.cli import show
-from topshelf.cli.options import Allow, RunPath, option
+from topshelf.cli import lists, show
+from topshelf.cli.options import Allow, ListFile, RunPath, option
 from topshelf.errors import ConfigError
 
 
@@ -16,7 +16,7 @@ def links(
     pairs: Annotated[Path | None, option("File of pairs to score, read like an edge list.")] = None,
     k: Annotated[int | None, option("List length; default: the run's K.")] = None,
     keep_known: Annotated[bool, option("Include links that are in the data.", "--keep-known")] = False,
-    out: Annotated[Path | None, option("Write a .csv or .parquet file instead of printing.")] = None,
+    out: ListFile = None,
     allow: Allow = None,  # noqa: ARG001
 ) -> None:
     """List the best new links of a node, or score given pairs, with a run of task links.
@@ -35,7 +35,7 @@ def links(
         raise ConfigError("give --node ID (may be given again), --pairs FILE, or --out FILE for the lists of all nodes")
     if pairs is not None and (node is not None or k is not None or keep_known):
         raise ConfigError("--pairs FILE scores the pairs of a file: leave out --node, --k and --keep-known")
-    show.check_table(out)
+    lists.check(out)
     from topshelf.link_predictor import LinkPredictor
 
     predictor = LinkPredictor.load(run)
@@ -46,4 +46,4 @@ def links(
     else:
         nodes = None if node is None else show.ids("--node", predictor.data.nodes, node)
         table = predictor.recommend(nodes, k, filter_known=not keep_known)
-    show.recommendations(table, out)
+    lists.give(table, out)

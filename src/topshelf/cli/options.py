@@ -31,6 +31,10 @@ def argument(metavar: str, help: str, tab: Callable[..., Any] | None = None) -> 
     return Argument(metavar=metavar, help=help, autocompletion=tab)
 
 
+ListFile = Annotated[
+    Path | None, option("Write a .parquet, .csv or .jsonl file instead of printing; any number of users.")
+]
+Titles = Annotated[Path | None, option("Titles of items to show: a CSV, TSV or Parquet file with items and titles.")]
 AsJson = Annotated[bool, option("Print JSON instead of tables.", "--json")]
 Quiet = Annotated[bool, option("No progress bar.", "--quiet")]
 ConfigFile = Annotated[Path | None, argument("FILE", "TOML file with the run's settings.")]

@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from topshelf.cli import show
-from topshelf.cli.options import Allow, RunPath, argument, option
-from topshelf.errors import ConfigError
+from topshelf.cli import lists
+from topshelf.cli.options import Allow, ListFile, RunPath, argument, option
 
 
 def rank(
     run: RunPath,
     file: Annotated[Path, argument("FILE", "File of queries: SVMlight text, CSV or Parquet.")],
     k: Annotated[int | None, option("Only the first K places of each query, best first; default: all.")] = None,
-    out: Annotated[Path | None, option("Write a .csv or .parquet file instead of printing.")] = None,
+    out: ListFile = None,
     allow: Allow = None,  # noqa: ARG001
 ) -> None:
     """Score the documents of new queries with a run of task ranking.
@@ -28,8 +27,7 @@ def rank(
 
       topshelf rank runs/ranker new.parquet --k 10
     """
-    if out is not None and out.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"--out must end in .csv or .parquet, got {out}")
+    lists.check(out)
     from topshelf.ranker import Ranker
 
-    show.recommendations(Ranker.load(run).rank(file, k), out)
+    lists.give(Ranker.load(run).rank(file, k), out)

@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING, Any
 from topshelf.cli import source
 from topshelf.errors import ConfigError
 from topshelf.registry import first_sentence
-from topshelf.terminal import Column, Table, cell, console, escape, print_table, say
+from topshelf.terminal import Column, Table, cell, console, escape, say
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from topshelf.data import IdMap
     from topshelf.training import Fitted
-
-SHOWN = 200  # rows that are printed
 
 
 def run(fitted: Fitted, out: Path) -> None:
@@ -172,28 +168,6 @@ def against(result: dict[str, Any]) -> None:
         f"{other['low']:+.4f} to {other['high']:+.4f}; paired sign-flip test, p = {other['p_value']:.4f}, "
         f"{other['n']:,} {result.get('units', 'users')})"
     )
-
-
-def recommendations(table: pl.DataFrame, out: Path | None) -> None:
-    """Print the lists, or write them in the format of the file's ending."""
-    import polars as pl
-
-    from topshelf import files
-
-    if out is None:
-        shown = table.head(SHOWN).with_columns(pl.col("score").map_elements("{:.4f}".format, pl.String))
-        print_table(shown.columns, shown.iter_rows())
-        if table.height > SHOWN:
-            say(f"the first {SHOWN} of {table.height:,} rows; --out FILE writes them all")
-    else:
-        files.write(out, table.write_csv if out.suffix == ".csv" else table.write_parquet)
-        say(f"{table.height:,} rows written to {out}")
-
-
-def check_table(out: Path | None) -> None:
-    """Refuse a name of a file that is not to be a table."""
-    if out is not None and out.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"--out must end in .csv or .parquet, got {out}")
 
 
 def ids(option: str, known: IdMap, texts: Sequence[str]) -> list[Any]:

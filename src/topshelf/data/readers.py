@@ -71,7 +71,7 @@ def read_user_lines(path: str | Path) -> Table:
     if not os.path.isfile(path):  # noqa: PTH113  also False for a name that is too long, or with a NUL
         raise DataError(f"{path} is not a file. Check the path.")
     content, source = _content(path), str(path)
-    for line in _head(content, source):
+    for line in head(content, source):
         if len(line.split()) > 1:
             return _read_lists(content, source)
     raise DataError(f"{source} must have a user and then its items on each line, separated by blanks, got no items.")
@@ -82,11 +82,11 @@ def are_user_lines(path: str | Path, wanted: Columns = GUESS) -> bool:
     path = Path(path)
     if not os.path.isfile(path) or path.suffix.lower() in (*PARQUET, ".zip"):  # noqa: PTH113  as above
         return False  # reading it says what is wrong with it
-    return sniff(_head(_content(path), str(path)), None, str(path), wanted).is_lists
+    return sniff(head(_content(path), str(path)), None, str(path), wanted).is_lists
 
 
 def _read_content(content: Content, wanted: Columns, source: str, separator: str | None = None) -> Table:
-    layout = sniff(_head(content, source), separator, source, wanted)
+    layout = sniff(head(content, source), separator, source, wanted)
     if layout.is_lists:
         return _read_lists(content, source)
     table = read_text(_scan(content, layout), wanted, source, is_raw=layout.separator in UNQUOTED)
@@ -102,7 +102,7 @@ def first_rows(path: Path, n: int, wanted: Columns = GUESS, separator: str | Non
     if path.suffix.lower() in PARQUET:
         return attempt(lambda: pl.scan_parquet(path, glob=False).head(n).collect(), source)
     content = _content(path)
-    lines = _head(content, source)
+    lines = head(content, source)
     layout = sniff(lines, separator, source, wanted)
     if layout.is_lists:
         return pl.DataFrame({"user and items": lines[:n]})
@@ -112,7 +112,7 @@ def first_rows(path: Path, n: int, wanted: Columns = GUESS, separator: str | Non
 def read_alike(paths: list[Path]) -> list[Table]:
     """Tables of the files of one split: where one of them holds LightGCN's lists, all must."""
     contents = {path: _content(path) for path in paths}
-    claims = {path: are_lists(_head(content, str(path))) for path, content in contents.items()}
+    claims = {path: are_lists(head(content, str(path))) for path, content in contents.items()}
     if True not in claims.values():
         return [_read_content(content, Columns(), str(path)) for path, content in contents.items()]
     for path, claim in claims.items():
@@ -134,7 +134,7 @@ def _content(path: Path) -> Content:
     return gunzip(path) if path.suffix.lower() == ".gz" else path
 
 
-def _head(content: Content, source: str) -> list[str]:
+def head(content: Content, source: str) -> list[str]:
     """The first lines of a text file."""
     try:
         with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:

@@ -1,0 +1,46 @@
+"""Tables in memory as the data of a run: frames, matrices, interactions, splits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from topshelf.config import CatalogueConfig, RunConfig, SequenceConfig
+from topshelf.data import Dataset, Interactions, Split, prepare, split_interactions
+from topshelf.data.sequence_data import SequenceData, cut
+from topshelf.errors import ConfigError
+
+
+def dataset_of(data: Any, config: CatalogueConfig) -> Any:
+    """The data of a run from a frame, a matrix, interactions or a split, by the settings of its config."""
+    if isinstance(config, SequenceConfig):
+        return _sequences(data, config)
+    assert isinstance(config, RunConfig)
+    settings = config.data
+    if isinstance(data, Dataset | Split):
+        if unused := settings.model_dump(exclude={"source"}, exclude_defaults=True):
+            raise ConfigError(f"data settings must be left out for split data, got {unused}")
+        return data if isinstance(data, Dataset) else Dataset("split", data)
+    if not isinstance(data, Interactions):
+        is_matrix = isinstance(data, np.ndarray) or hasattr(data, "tocsr")
+        columns = settings.model_dump(include={"user", "item", "weight", "timestamp", "dates"})
+        data = Interactions.from_csr(data) if is_matrix else Interactions.from_frame(data, **columns)
+    data, below = prepare(data, min_rating=settings.min_rating, core=settings.core)
+    kept = {"split", "test_fraction", "valid_fraction", "last_n", "split_seed", "noise"}
+    return split_interactions(data, name="table", below=below, seed=config.seed, **settings.model_dump(include=kept))
+
+
+def _sequences(data: Any, config: SequenceConfig) -> SequenceData:
+    """Sequences from a table in memory."""
+    settings = config.data
+    if isinstance(data, SequenceData):
+        if unused := settings.model_dump(exclude={"source"}, exclude_defaults=True):
+            raise ConfigError(f"data settings must be left out for split data, got {unused}")
+        return data
+    if not isinstance(data, Interactions):
+        columns = settings.model_dump(include={"user", "item", "weight", "timestamp", "dates"})
+        data = Interactions.from_frame(data, **columns)
+    kept = {"min_rating", "core", "split", "test_fraction", "valid_fraction", "exclude_seen", "targets"}
+    by_file = settings.order == "file"
+    return cut(data, "table", is_ordered=by_file, by_file=by_file, **settings.model_dump(include=kept))
