@@ -1,4 +1,4 @@
-"""The methods that benchmarks/quality/quality_time.py measures, and the clock and the curve of a run."""
+"""The methods that benchmarks/speed/quality_time.py measures, and the clock and the curve of a run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """NDCG@20 against wall-clock: topshelf's SL@20 against iALS, EASE and a plain SL@20, from the same 90% of train.
 
-    python -m benchmarks.quality.quality_time [--quick] [--data NAME ...] [--methods NAME ...] [--seeds 0 1 2]
+    python -m benchmarks.speed.quality_time [--quick] [--data NAME ...] [--methods NAME ...] [--seeds 0 1 2]
         [--search] [--json FILE] [--plot DIR]
 
 Every run has a new process. The clock starts when the data are in memory and the libraries imported; it runs while
@@ -36,7 +36,7 @@ import torch
 from benchmarks.harness import ELECTRONIC, GOWALLA, HEALTH, Benchmark, Row, apart, mean_and_spread, today
 from benchmarks.harness import line as line_of
 from benchmarks.harness import table as table_of
-from benchmarks.quality.quality_time_methods import METHODS, search
+from benchmarks.speed.quality_time_methods import METHODS, search
 from topshelf import charts
 from topshelf.files import write_bytes
 
