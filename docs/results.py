@@ -45,9 +45,9 @@ PAPER = {
 }
 INTRODUCTION = """# Results
 
-Tables and figures of the SL@K paper, measured with `topshelf bench` ([how](../bench.md)) under the protocols `paper`
-and `standard`. Every page is made of its folder's `report.json` by `python docs/results.py`; the tests hold them to
-it. A cell that was not run is a dash, and the page says so. To make a row again:
+Tables and figures, of the SL@K paper and others, measured with `topshelf bench` ([how](../bench.md)) under the
+protocols `paper` and `standard`. Every page is made of its folder's `report.json` by `python docs/results.py`; the
+tests hold them to it. A cell that was not run is a dash, and the page says so. To make a row again:
 `topshelf bench run PLAN --method LABEL`.
 """
 

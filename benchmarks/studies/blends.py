@@ -1,15 +1,15 @@
 """Blends of the models of the plan ``best``: what they give on test, and how many models to blend.
 
     python -m benchmarks.studies.blends [--quick] [--data NAME ...] [--seeds 0 1 2] [--jobs 2] [--json FILE]
-    python -m benchmarks.studies.blends --sizes [--quick] [--data NAME ...] [--seeds 20 21 22 23] [--jobs 2] [--json FILE]
+    python -m benchmarks.studies.blends --sizes [--quick] [--data NAME ...] [--seeds 20 21 22 23] [--json FILE]
 
-The models are those of docs/results/best (``--best``), each with the settings that were chosen for it; one per model, with
-its better loss by the score of its search. Without ``--sizes``: weighted sums (``topshelf blend``) of the four that
-validation puts first, refitted, NDCG@20 on test under ``standard``. With ``--sizes``: the same models trained on train
-alone, on validation splits that were not tuned on. One half of the users chooses the order and the weights, as ``topshelf
-blend`` does; NDCG@20 is of the other half; then the halves change places. For comparison, the same models with the weight 1
-each; the test part is not measured. Large datasets have the first seed only. Rows that FILE holds already are not made
-again. ``--quick``: MovieLens-100K, one seed, four epochs.
+The models are those of docs/results/best (``--best``), each with the settings that were chosen for it; one per model,
+with its better loss by the score of its search. Without ``--sizes``: weighted sums (``topshelf blend``) of the four
+that validation puts first, refitted, NDCG@20 on test under ``standard``. With ``--sizes``: the same models trained on
+train alone, on validation splits that were not tuned on. One half of the users chooses the order and the weights, as
+``topshelf blend`` does; NDCG@20 is of the other half; then the halves change places. For comparison, the same models
+with the weight 1 each; the test part is not measured. Large datasets have the first seed only. Rows that FILE holds
+already are not made again. ``--quick``: MovieLens-100K, one seed, four epochs.
 """
 
 from __future__ import annotations

@@ -223,11 +223,14 @@ def test_the_plan_of_every_loss_is_complete():
 
 
 def test_the_ranges_of_a_group_replace_add_to_and_take_away_those_of_its_methods():
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 data = [{ label = "A", source = "synthetic" }]
 group = [{ label = "G", ranges = { a = [], b = [4], c = [5] } }, { label = "H" }]
 method = [{ label = "one", ranges = { a = [1], b = [2, 3] } }]
 """
+    )
     plan = parse_plan(text, "mine.toml")
     assert ranges_of(one(plan, "A, G, one")) == {"b": [4], "c": [5]}
     assert ranges_of(one(plan, "A, H, one")) == {"a": [1], "b": [2, 3]}

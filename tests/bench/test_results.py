@@ -44,7 +44,13 @@ def test_the_tables_of_other_pages_are_those_of_their_results(page):
 
 def test_the_readme_and_the_measured_pages_have_tables_of_results():
     names = {page.relative_to(DOCS.parent).as_posix() for page in results.marked_pages()}
-    wanted = {"README.md", "docs/speed.md", "docs/losses/slatk.md", "docs/losses/measured.md", "docs/models/measured.md"}
+    wanted = {
+        "README.md",
+        "docs/speed.md",
+        "docs/losses/slatk.md",
+        "docs/losses/measured.md",
+        "docs/models/measured.md",
+    }
     assert wanted <= names
 
 

@@ -32,7 +32,9 @@ class Measured:
     fold: int | None
     metrics: dict[str, dict[str, float]]
     names: tuple[str, ...]  # the metrics that it is reported with
-    facts: dict[str, Any] = field(default_factory=dict)  # seconds, best_epoch, key, date, of a search settings and score
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # seconds, best_epoch, key, date, of a search settings and score
     fingerprints: dict[str, int] = field(default_factory=dict)
     curve: list[list[float]] = field(default_factory=list)  # epoch, seconds and validation score
     users: Callable[[], pl.DataFrame] = pl.DataFrame  # columns "protocol/metric"

@@ -115,7 +115,7 @@ def _fitted(cell: Cell, folder: BenchFolder, config: BaseConfig) -> Fitted:
 
 
 def _config(cell: Cell, folder: BenchFolder) -> tuple[BaseConfig, dict[str, Any]]:
-    """The config of the run: the cell's own, or the winner of its search, which its seeds share; and what was chosen."""
+    """The config of the run, and what a search chose: the cell's own, or the winner, which its seeds share."""
     if not cell.trials:
         return cell.config, {}
     from topshelf.tuning import tune  # Optuna comes with the extra "tune"
