@@ -6,8 +6,8 @@ python docs/results.py            the index, every page again from its report.js
 A mark is ``<!-- results: PLAN; option = value, value; ... -->``; what is between it and ``<!-- end of results -->`` is
 written from docs/results/PLAN/report.json. Options: ``data``, ``groups``, ``methods``, ``metrics``, ``protocols`` (the
 part that is shown, by label), ``columns`` (``methods`` or ``data``: one metric, a column for each), ``over`` (with
-methods as columns: how far the plan's own method is above this one), ``also`` (``seconds``, ``seconds per epoch``,
-``epochs``, ``memory`` of the runs).
+methods as columns: how far the plan's own method is above this one), ``also`` (of the runs:
+``runs``, ``seconds``, ``seconds per epoch``, ``epochs``, ``memory``, ``validation``).
 """
 
 from __future__ import annotations
@@ -33,6 +33,15 @@ DOCS = Path(__file__).parent
 RESULTS = DOCS / "results"
 END = "<!-- end of results -->"
 MARK = re.compile(rf"(?P<mark><!-- results: (?P<words>[^>]+?) -->\n).*?(?P<end>{END})", re.DOTALL)
+# What ``also`` may name, and the head of its column.
+FACTS = {
+    "runs": "runs",
+    "seconds": "seconds",
+    "seconds per epoch": "seconds per epoch",
+    "epochs": "best epochs",
+    "memory": "peak MiB",
+    "validation": "validation",
+}
 OPTIONS = ("data", "groups", "methods", "metrics", "protocols", "columns", "over", "also")
 # Users, items, interactions and density of the paper's tables 1 and 9.
 PAPER = {
@@ -107,6 +116,8 @@ class Excerpt(NamedTuple):
                     f"an option of <!-- results: {words} --> must be one of {', '.join(OPTIONS)}, got {name}"
                 )
             options[name] = [value.strip() for value in values.split(",")]
+        if unknown := [value for value in options.get("also", []) if value not in FACTS]:
+            raise SystemExit(f"also of <!-- results: {words} --> must be of: {', '.join(FACTS)}, got {unknown[0]}")
         if plan not in shipped_plans():
             raise SystemExit(f"<!-- results: {words} --> must name a plan of topshelf bench list, got {plan}")
         return cls(plan, options)
@@ -153,7 +164,7 @@ def excerpt(wanted: Excerpt, page: Path) -> str:
     days = sorted({str(run.facts.get("date")) for run in runs})
     seeds, protocols = sorted({run.seed for run in runs}), wanted.kept("protocols", results.protocols)
     said = [
-        f"{len(runs)} runs",
+        f"{len(runs)} run{'s' if len(runs) > 1 else ''}",
         _named("seed", seeds),
         _named("protocol", protocols),
         " to ".join(days[:: len(days) - 1 or 1]),
@@ -181,7 +192,7 @@ def rows(wanted: Excerpt, results: Results) -> str:
         if any(known):
             columns[f"published {metric_name(metric)}"] = ["" if one is None else f"{one:.4f}" for one in known]
     for name in wanted.options.get("also", []):
-        columns[name] = [_fact(results, place, name) for place in places]
+        columns[FACTS[name]] = [_fact(results, place, name) for place in places]
     return table_lines(tuple(columns), tuple(zip(*columns.values(), strict=True)))
 
 
@@ -238,7 +249,11 @@ def _fact(results: Results, place: Place, name: str) -> str:
         return epoch_seconds(results, place)
     if name == "epochs":
         return ", ".join(str(one["best_epoch"]) for one in facts if one.get("best_epoch"))
-    key, form = {"seconds": ("seconds", ".1f"), "memory": ("peak_mib", ".0f")}[name]
+    if name == "runs":
+        return str(len(facts))
+    key, form = {"seconds": ("seconds", ".1f"), "memory": ("peak_mib", ".0f"), "validation": ("valid_score", ".4f")}[
+        name
+    ]
     known = [one[key] for one in facts if one.get(key) is not None]
     return f"{fmean(known):{form}}" if known else ""
 

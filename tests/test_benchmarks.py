@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from benchmarks import harness
-from benchmarks.quality import links, sequences
+from benchmarks.quality import links
 from benchmarks.speed import before_after, latency, quality_time, quality_time_methods
 from benchmarks.studies import same_numbers
 from topshelf import charts
@@ -347,9 +347,3 @@ def test_the_page_of_links_has_the_tables_of_its_result_file():
     runs = harness.held(ROOT / "benchmarks" / "results" / "links.json", "runs")
     text = (ROOT / "docs" / "links.md").read_text(encoding="utf-8")
     assert text.partition(links.BEGIN)[2].partition(links.END)[0].strip() == links.page(runs)
-
-
-def test_the_page_of_sequences_has_the_tables_of_its_result_file():
-    rows = harness.held(ROOT / "benchmarks" / "results" / "sequences.json", "rows")
-    text = (ROOT / "docs" / "sequences.md").read_text(encoding="utf-8")
-    assert text.partition(sequences.BEGIN)[2].partition(sequences.END)[0].strip() == sequences.table(rows).strip()

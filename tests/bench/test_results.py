@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from pathlib import Path
 
 import pytest
 
-from topshelf.bench import read_plan, read_report
+from benches import measured, place, results_of
+from topshelf.bench import Report, read_plan, read_report
 from topshelf.bench.results import Place
 from topshelf.bench.summary import scores
 
@@ -59,7 +61,7 @@ def test_a_table_has_a_row_per_place_with_what_was_published(tmp_path):
     page.write_text(f"<!-- results: quick; protocols = paper; groups = MF; also = epochs -->\nold\n{results.END}\n")
     text = results.filled(page)
     kept = read_report(results.RESULTS / "quick").results
-    heads = "method | Recall@20 | published Recall@20 | NDCG@20 | published NDCG@20 | epochs"
+    heads = "method | Recall@20 | published Recall@20 | NDCG@20 | published NDCG@20 | best epochs"
     assert f"| {heads} |" in text
     assert "old" not in text
     for run in kept.runs:
@@ -85,6 +87,32 @@ def test_methods_as_columns_have_the_gain_of_ours(tmp_path):
     assert len(text.splitlines()) == 12
 
 
+def test_a_table_has_what_varies_and_facts_of_the_runs(tmp_path, monkeypatch):
+    facts = {"seconds": 6.0, "epochs": 4, "peak_mib": 500.4, "valid_score": 0.25}
+    runs = [
+        dataclasses.replace(run, facts={**run.facts, **facts, "best_epoch": run.seed + 3})
+        for run in (measured("SL@20", [0.1 * x, 0.3], x=x, seed=seed) for x in (1, 2) for seed in (0, 1))
+    ]
+    kept = results_of(runs, x_label="N", more=[place("SL@20", x=3)])
+    Report(kept, [], [], []).write(tmp_path / "effective-n-health")
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    page = tmp_path / "page.md"
+    also = "runs, epochs, seconds, seconds per epoch, memory, validation"
+    page.write_text(f"<!-- results: effective-n-health; also = {also} -->\n{results.END}\n")
+    lines = results.filled(page).splitlines()
+    assert lines[1:6] == [
+        "| method | N | NDCG@5 | runs | best epochs | seconds | seconds per epoch | peak MiB | validation |",
+        "|---|---|---|---|---|---|---|---|---|",
+        "| SL@20 | 1 | 0.2000 ± 0.0000 | 2 | 3, 4 | 6.0 | 1.50 | 500 | 0.2500 |",
+        "| SL@20 | 2 | 0.2500 ± 0.0000 | 2 | 3, 4 | 6.0 | 1.50 | 500 | 0.2500 |",
+        "| SL@20 | 3 | – | 0 |  |  |  |  |  |",
+    ]
+    assert lines[7].startswith(
+        "4 runs, seeds 0, 1, protocol standard, 2026-01-01; `topshelf bench run effective-n-health`;"
+    )
+    assert "(effective-n-health/report.md)" in lines[7]
+
+
 def test_a_table_of_what_was_not_run_says_so_and_a_wrong_mark_is_refused(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"<!-- results: table2-book -->\n{results.END}\n")
@@ -92,6 +120,7 @@ def test_a_table_of_what_was_not_run_says_so_and_a_wrong_mark_is_refused(tmp_pat
     for words, message in (
         ("nope", "must name a plan"),
         ("quick; colour = red", "must be one of data, groups"),
+        ("quick; also = luck", "also of .* must be of: runs, seconds, .*, got luck"),
         ("quick; groups = none", "groups of quick must be of: MF, classics, got none"),
     ):
         page.write_text(f"<!-- results: {words} -->\n{results.END}\n")

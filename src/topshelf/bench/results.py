@@ -32,9 +32,7 @@ class Measured:
     fold: int | None
     metrics: dict[str, dict[str, float]]
     names: tuple[str, ...]  # the metrics that it is reported with
-    facts: dict[str, Any] = field(
-        default_factory=dict
-    )  # seconds, best_epoch, key, date, of a search settings and score
+    facts: dict[str, Any] = field(default_factory=dict)  # seconds, best_epoch, date, ...; of a search settings, score
     fingerprints: dict[str, int] = field(default_factory=dict)
     curve: list[list[float]] = field(default_factory=list)  # epoch, seconds and validation score
     users: Callable[[], pl.DataFrame] = pl.DataFrame  # columns "protocol/metric"
@@ -164,7 +162,7 @@ def _measured(plan: Plan, cell: Cell, result: dict[str, Any], ledger: Ledger) ->
     for protocol, means in result["metrics"].items():
         if absent := [metric for metric in reported if metric not in means]:
             raise ConfigError(f"metrics must be among those measured ({protocol}: {', '.join(means)}), got {absent[0]}")
-    names = ("seconds", "best_epoch", "epochs", "peak_mib", "version", "date")
+    names = ("seconds", "best_epoch", "epochs", "peak_mib", "valid_score", "version", "date")
     facts = {name: result.get(name) for name in names}
     if "chosen" in result:
         facts |= {"settings": as_text(result["chosen"]), "score": result["chosen_score"]}

@@ -152,6 +152,7 @@ def _measured(cell: Cell, fitted: Fitted, log: list[dict[str, Any]]) -> tuple[di
         "fingerprints": {protocol: one.fingerprint for protocol, one in evaluations.items()},
         "units": next(iter(evaluations.values())).units,
         "valid": summary["valid"],
+        "valid_score": fitted.valid_score,
         "best_epoch": fitted.best_epoch,
         "epochs": len(log),
         "curve": _curve(log, fitted.task.metric(fitted.config)),
