@@ -1,5 +1,6 @@
-"""Every number in README and docs comes from a script here: ``python -m benchmarks.FOLDER.NAME`` from the repository.
+"""Numbers of README and docs that no bench gives: ``python -m benchmarks.FOLDER.NAME`` from the repository.
 
-``speed`` measures seconds and memory, ``quality`` measures lists on test parts, ``studies`` answers single questions.
-Results are in ``results``.
+``speed`` measures seconds and memory, ``studies`` answers single questions, ``quality`` measures documents and links
+on test parts. Results are in ``results``. The quality of recommendations and next items is measured by plans of
+``topshelf bench``; their results are in docs/results.
 """

@@ -1,4 +1,4 @@
-"""benchmarks/studies/backbone_ideas.py, speed/backbone_cost.py and quality/backbones.py measure what they say."""
+"""benchmarks/studies/backbone_ideas.py, speed/backbone_cost.py and studies/blends.py measure what they say."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from benchmarks.quality import backbone_plans, backbones
 from benchmarks.speed import backbone_cost as cost
 from benchmarks.studies import backbone_ideas as bench
-from benchmarks.studies import blend_size, history_variants, weighting
+from benchmarks.studies import blends, history_variants
 from topshelf.blending import WeightSearch
 from topshelf.config import assemble, make_config, preset
 from topshelf.data import Dataset, generate, make_split
@@ -232,74 +231,43 @@ def test_the_table_of_costs_and_the_verdict():
 
 def rows_of_best(valid=lambda at: at / 100):
     """A row for every method on Electronic, the later the better on validation and the worse on test."""
-    methods = [
-        method.label for method in backbone_plans.PLANS["best"].methods if backbone_plans.ELECTRONIC in method.data
-    ]
-    for at, label in enumerate(methods):
-        row = {"data": backbone_plans.ELECTRONIC, "method": label, "runs": [{"standard": 0.5 - at / 100}]}
-        yield row if label == "popularity" else {**row, "valid": valid(at)}
+    for at, ((data, name), case) in enumerate(blends.places().items()):
+        row = {"data": data, "method": name, "is_classic": case.group.own, "standard": 0.5 - at / 100}
+        if data == blends.ELECTRONIC:
+            yield row if name == "popularity" else {**row, "valid": valid(at)}
 
 
-def test_validation_decides_what_is_blended_and_an_unfinished_file_is_refused(tmp_path):
-    rows, file = list(rows_of_best()), tmp_path / "best.json"
-    file.write_text(json.dumps({"rows": rows}))
-    best = sorted((row for row in rows if "valid" in row), key=lambda row: -row["valid"])
-    assert backbones.ranked(file, backbone_plans.ELECTRONIC) == best
-    twice = [{**row, "data": backbone_plans.HEALTH} for row in rows]
-    twice += [{**twice[0], "method": label, "valid": 1.0 + at} for at, label in enumerate(("MF SL", "History SL"))]
-    file.write_text(json.dumps({"rows": twice}))
-    first = backbones.ranked(file, backbone_plans.HEALTH)[:3]
-    assert [row["method"] for row in first] == ["History SL", "MF SL", best[0]["method"]]  # a model once
-    file.write_text(json.dumps({"rows": [row for row in rows if row["method"] != "EASE"]}))
-    with pytest.raises(SystemExit, match="every method of best on amazon2014-electronic; it lacks EASE"):
-        backbones.ranked(file, backbone_plans.ELECTRONIC)
+def test_validation_decides_what_is_blended_and_each_model_is_in_it_once():
+    rows = list(rows_of_best())
+    first = blends.ranked(rows, blends.ELECTRONIC)
+    assert [row["method"] for row in first[:3]] == ["History SL@20", "MF SL@20", "SLIM"]
+    assert len(first) == 7
+    with pytest.raises(SystemExit, match="best must hold every model on amazon2014-electronic; it lacks ease"):
+        blends.ranked([row for row in rows if row["method"] != "EASE"], blends.ELECTRONIC)
 
 
-def test_the_summary_takes_the_best_classic_by_test_and_the_trained_model_by_validation():
+def test_the_table_of_blends_takes_the_best_classic_by_test_and_the_trained_model_by_validation():
     rows = list(rows_of_best(valid=lambda at: -at / 100))
-    blended = {
-        "data": backbone_plans.ELECTRONIC,
-        "method": backbone_plans.BLEND,
-        "runs": [{"standard": 0.6}, {"standard": 0.7}],
-    }
-    classics = {method.label for method in backbone_plans.CLASSICS}
-    classic = max((row for row in rows if row["method"] in classics), key=lambda row: row["runs"][0]["standard"])
-    trained = next(row for row in rows if row["method"] not in classics)
-    shown = [f"{row['runs'][0]['standard']:.4f} ({row['method']})" for row in (classic, trained)]
-    gain = 0.65 / classic["runs"][0]["standard"] - 1
-    expected = f"| amazon2014-electronic | {shown[0]} | {shown[1]} | 0.6500 | {gain:+.1%} |"
-    assert backbones.summary(rows, [blended]).splitlines()[2:] == [expected]
+    blended = {"data": blends.ELECTRONIC, "runs": [{"standard": 0.6}, {"standard": 0.7}]}
+    classic = max((row for row in rows if row["is_classic"]), key=lambda row: row["standard"])
+    trained = next(row for row in rows if not row["is_classic"])
+    names = [f"{row['standard']:.4f} ({row['method']})" for row in (classic, trained)]
+    expected = f"| amazon2014-electronic | {names[0]} | {names[1]} | 0.6500 | {0.65 / classic['standard'] - 1:+.1%} |"
+    assert blends.table(rows, [blended]).splitlines()[2:] == [expected]
 
 
-@pytest.mark.parametrize("plan", ["grid", "published", "best"])
-def test_every_method_makes_a_config_on_each_of_its_datasets(plan):
-    chosen = backbone_plans.PLANS[plan]
-    for data in chosen.data:
-        for method in chosen.methods:
-            task = backbones.Task(plan, data, method, 0, chosen.epochs[data], (0,))
-            config = resolve(backbones.config(task, 0, {}))
-            assert config.model.name == method.model
-            assert config.train.refit == (plan == "best")
-
-
-def test_trials_and_beginnings_that_differ_are_of_methods_that_there_are():
-    labels = {method.label for plan in backbone_plans.PLANS.values() for method in plan.methods}
-    assert {label for _, label in (*backbone_plans.TRIALS, *backbone_plans.FIRST)} <= labels
-
-
-def test_the_table_of_weights_is_beside_the_softmax_loss():
-    rows = [
-        {
-            "data": "food",
-            "weight": weight,
-            "tau_weight": tau_weight,
-            "valid": [0.1, 0.3] if weight == "SL" else [0.25, 0.15 + tau_weight / 50],
-        }
-        for weight, tau_weight in weighting.losses()
-    ]
-    lines = weighting.table(rows).splitlines()[2:]
-    assert len(lines) == len(weighting.SIZES) + 1
-    assert lines[0] == "| food | 0.2000 | N = 50 | +2.5% | +7.5% | +12.5% | +20.0% |"
+def test_the_models_to_blend_have_the_settings_that_were_chosen_for_them(monkeypatch):
+    monkeypatch.setattr(blends, "fit", lambda config: config)
+    best = blends.measured(blends.BEST)
+    assert {(row["data"], row["method"]) for row in best} <= set(blends.places())
+    for row in (row for row in best if "valid" in row):
+        config = resolve(blends.fitted(row, 7, {"train": {"refit": False}}))
+        values = config.model_dump()
+        assert (config.seed, config.train.refit, config.data.source) == (7, False, row["data"])
+        for text in row["settings"].split():
+            name, _, value = text.partition("=")
+            section, _, key = name.partition(".")
+            assert values[section][key] == json.loads(value)
 
 
 def test_one_half_of_the_users_chooses_what_is_blended_and_the_other_judges():
@@ -314,18 +282,18 @@ def test_one_half_of_the_users_chooses_what_is_blended_and_the_other_judges():
         for run in runs
     ]
     chooses, judges = search.users[::2], search.users[1::2]
-    scores = blend_size.by_size(search, chooses, judges)
-    assert [len(scores[rule]) for rule in blend_size.RULES] == [3, 3]
+    scores = blends.by_size(search, chooses, judges)
+    assert [len(scores[rule]) for rule in blends.RULES] == [3, 3]
     best = max(range(3), key=lambda at: each[at][chooses].mean())
     assert_close(scores["chosen"][0], float(each[best][judges].mean()), rtol=0, atol=1e-6)
-    weights, _ = blend_size.some(search, [0, 1, 2], chooses).weights()
-    assert scores["chosen"][2] == blend_size.some(search, [0, 1, 2], judges).valid_score(weights)
-    assert scores["all 1"][2] == blend_size.some(search, [0, 1, 2], judges).valid_score([1.0] * 3)
+    weights, _ = blends.some(search, [0, 1, 2], chooses).weights()
+    assert scores["chosen"][2] == blends.some(search, [0, 1, 2], judges).valid_score(weights)
+    assert scores["all 1"][2] == blends.some(search, [0, 1, 2], judges).valid_score([1.0] * 3)
 
 
 def test_the_table_of_blends_is_of_means_over_splits():
     rows = [{"data": "food", "seed": seed, "chosen": [0.1, 0.2 + seed], "all 1": [0.1, 0.3]} for seed in (0, 1)]
-    assert blend_size.table(rows).splitlines()[2:] == [
+    assert blends.sizes_table(rows).splitlines()[2:] == [
         "| food | chosen | 0.1000 | 0.7000 |",
         "| food | all 1 | 0.1000 | 0.3000 |",
     ]

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from benchmarks import harness
-from benchmarks.quality import links, quality_time, quality_time_methods, sequences
-from benchmarks.speed import before_after, latency
+from benchmarks.quality import links
+from benchmarks.speed import before_after, latency, quality_time, quality_time_methods
 from benchmarks.studies import same_numbers
 from topshelf import charts
 from topshelf.losses import LOSSES, slatk_loss
@@ -100,7 +100,7 @@ def test_quick_overrides_what_was_given(benchmark):
     assert (options.data, options.seeds) == (["two"], [0])
 
 
-@pytest.mark.parametrize("name", ["quality.backbones", "quality.links", "studies.blend_size", "studies.safe_defaults"])
+@pytest.mark.parametrize("name", ["quality.links", "studies.blends", "studies.safe_defaults"])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(("--data", "nope"), "--data must be of: "), (("--quick", "--json", "{file}"), "--quick must have a new file")],
@@ -347,9 +347,3 @@ def test_the_page_of_links_has_the_tables_of_its_result_file():
     runs = harness.held(ROOT / "benchmarks" / "results" / "links.json", "runs")
     text = (ROOT / "docs" / "links.md").read_text(encoding="utf-8")
     assert text.partition(links.BEGIN)[2].partition(links.END)[0].strip() == links.page(runs)
-
-
-def test_the_page_of_sequences_has_the_tables_of_its_result_file():
-    rows = harness.held(ROOT / "benchmarks" / "results" / "sequences.json", "rows")
-    text = (ROOT / "docs" / "sequences.md").read_text(encoding="utf-8")
-    assert text.partition(sequences.BEGIN)[2].partition(sequences.END)[0].strip() == sequences.table(rows).strip()

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import RESULTS
-from benchmarks.quality import backbones, convergence, every_loss, loss_order, published
 from benchmarks.speed import backbone_cost, latency, scaling
-from benchmarks.studies import concentration, safe_defaults, threshold_accuracy, tuning
+from benchmarks.studies import blends, concentration, safe_defaults, threshold_accuracy, tuning
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,20 +22,6 @@ ROOT = Path(__file__).parents[1]
 def result_of(name):
     """A committed result. Its rows decide what a page must hold: a loss or a model that is not in it needs no row."""
     return json.loads((RESULTS / f"{name}.json").read_text())
-
-
-@pytest.mark.parametrize("name", ["published", "searched"])
-def test_the_readmes_tables_are_the_committed_results(name):
-    result = result_of(name)
-    assert published.table(result["rows"]) in (ROOT / "README.md").read_text()
-
-
-def test_the_effective_n_table_is_the_committed_result():
-    page = (ROOT / "docs" / "losses" / "slatk.md").read_text()
-    result = result_of("effective_n")
-    for row in result["rows"]:
-        assert f"| {row['variant']} | {row['valid']:.4f} | {row['test']:.4f} | {row['mean_threshold']:.2f} |" in page
-    assert result["date"] in page
 
 
 def test_the_accuracy_of_thresholds_is_the_committed_result():
@@ -63,13 +48,12 @@ def test_the_speed_table_is_the_committed_result():
             assert f"| {row['data']} | {label} | {row['seconds'][label]:.3f} | {speedup:,.0f}x |" in page
 
 
-def test_the_speed_page_has_the_committed_overheads_and_qualities():
+def test_the_speed_page_has_the_committed_overheads():
     page = (ROOT / "docs" / "speed.md").read_text()
     overhead = result_of("overhead")
     for row in overhead["results"]:
         for label, seconds in row["seconds"].items():
             assert f"| {row['data']} | {label} | {seconds:.4f} | {row['ratio'][label] - 1:+.1%} |" in page
-    assert convergence.table(result_of("convergence")["rows"]) in page
 
 
 def test_the_scaling_page_is_the_committed_result():
@@ -94,24 +78,7 @@ def test_the_readmes_speed_is_the_committed_result():
     assert f"{result_of('scaling')['results']['runs'][-2]['peak']:.1f} GiB" in page
 
 
-@pytest.mark.parametrize(("name", "rows"), [("every_loss", "rows"), ("loss_order", "runs"), ("concentration", "rows")])
-def test_the_measured_losses_are_the_committed_results(name, rows):
-    page = (ROOT / "docs" / "losses" / "measured.md").read_text()
-    result = result_of(name)
-    script = {"every_loss": every_loss, "loss_order": loss_order, "concentration": concentration}[name]
-    assert script.table(result[rows]) in page
-    assert result["date"] in page
-
-
-@pytest.mark.parametrize("plan", ["published", "best", "grid"])
-def test_the_measured_models_are_the_committed_results(plan):
-    page = (ROOT / "docs" / "models" / "measured.md").read_text()
-    result = result_of(f"backbones_{plan}")
-    assert backbones.table(result["rows"], plan) in page
-    assert result["date"] in page
-
-
-@pytest.mark.parametrize("name", ["weighting", "backbone_ideas", "backbone_ideas_wide", "blend_size"])
+@pytest.mark.parametrize("name", ["backbone_ideas", "backbone_ideas_wide"])
 def test_what_was_tried_for_models_is_the_committed_result(name):
     page = (ROOT / "docs" / "models" / "measured.md").read_text()
     result = result_of(name)
@@ -121,10 +88,27 @@ def test_what_was_tried_for_models_is_the_committed_result(name):
     assert result["date"] in page
 
 
+def test_the_evenness_of_losses_is_the_committed_result():
+    page = (ROOT / "docs" / "losses" / "measured.md").read_text()
+    result = result_of("concentration")
+    assert concentration.table(result["rows"]) in page
+    assert result["date"] in page
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/models/measured.md"])
 def test_the_best_lists_are_the_committed_results(page):
-    best, blends = (result_of(f"backbones_{plan}")["rows"] for plan in ("best", "blend"))
-    assert backbones.summary(best, blends) in (ROOT / page).read_text()
+    text, result = (ROOT / page).read_text(), result_of("blends")
+    assert blends.table(blends.measured(blends.BEST), result["rows"]) in text
+    assert result["command"] in text
+    assert result["date"] in text
+
+
+def test_the_number_of_models_to_blend_is_the_committed_result():
+    page = (ROOT / "docs" / "models" / "measured.md").read_text()
+    result = result_of("blend_sizes")
+    assert blends.sizes_table(result["rows"]) in page
+    assert result["command"] in page
+    assert result["date"] in page
 
 
 def test_the_study_is_the_committed_result():

@@ -34,7 +34,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.harness import Benchmark, Memory, Row, apart, best, interleaved, line, table
-from benchmarks.quality.sequences import DATA
 from topshelf import Recommender
 from topshelf.config import assemble
 from topshelf.ranking import ROW_MULTIPLE
@@ -43,6 +42,8 @@ from topshelf.training import fit, load_dataset
 from topshelf.training.batches import stream
 from topshelf.training.build import resolve
 from topshelf.training.tasks import SequencesTask
+
+DATA = ("beauty", "games")
 
 K = 20
 OURS, READING, KEEPING = "SL@20", "SL@20, reading", "SL@20, keeping"

@@ -6,7 +6,7 @@
 Every idea is a setting of ``History`` (else d 256, drop 0.2), a model of ``history_variants.py``, or a sum of scores,
 trained with SL@20 at the settings that suit ``History`` on the dataset (``BASE``), MF at its own learning rate; each
 chooses its epoch by the same score. The classics, which have none to choose, have the shipped l2 of EASE where there is
-one, else their defaults: tuned comparisons are those of benchmarks/quality/backbones.py. In a sum, ``History`` first,
+one, else their defaults: tuned comparisons are those of the plan ``best``. In a sum, ``History`` first,
 both scores are divided by their standard deviation. The test part is not loaded. What FILE holds already, with these
 settings and seeds, is not made again. ``--quick``: two epochs, one seed, MovieLens-100K, two ideas.
 """

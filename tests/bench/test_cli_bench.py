@@ -12,6 +12,8 @@ import pytest
 from benches import PLAN, TRAINED
 from command_line import run_topshelf
 from topshelf.bench.plan import shipped_plans
+from topshelf.bench.results import as_text
+from topshelf.config import overrides
 
 OWN_LOSS = """
 from topshelf.losses import SoftmaxLoss
@@ -219,9 +221,14 @@ def test_tuned_settings_from_beginning_to_end(desk, here):
         chosen.setdefault((config["data"]["source"], config["loss"]["name"]), []).append(
             json.dumps(rest, sort_keys=True)
         )
-    assert {key: (len(some), len(set(some))) for key, some in chosen.items()} == dict.fromkeys(chosen, (2, 1))
+        searched = overrides(as_text(one["chosen"]).split())
+        assert searched
+        assert all(config[section][key] == value for section, own in searched.items() for key, value in own.items())
+        assert 0 < one["chosen_score"] < 1
     assert (
         "tuned on validation"
         in topshelf("bench", "report", "tuned.toml", "--out", "out", "--to", "r")
         + (desk / "r" / "report.md").read_text()
     )
+    assert {key: (len(some), len(set(some))) for key, some in chosen.items()} == dict.fromkeys(chosen, (2, 1))
+    assert "settings,score" in (desk / "r" / "cells.csv").read_text().splitlines()[0]

@@ -6,8 +6,19 @@ import pytest
 
 from benches import PLAN, plan_of
 from topshelf.bench.cells import cells
-from topshelf.bench.plan import cases, known, metrics_of, narrowed, parse_plan, read_plan, shipped_plans, values_of
+from topshelf.bench.plan import (
+    cases,
+    known,
+    metrics_of,
+    narrowed,
+    parse_plan,
+    ranges_of,
+    read_plan,
+    shipped_plans,
+    values_of,
+)
 from topshelf.errors import ConfigError, TopshelfError
+from topshelf.losses import LOSSES
 
 HEAD = 'title = "T"\nmetrics = ["ndcg@5", "ndcg@10"]\nseeds = [0]\n'
 BODY = """
@@ -202,6 +213,27 @@ def test_every_shipped_plan_parses_and_its_settings_are_settings(name):
     assert len(some) == len(list(cases(plan)))
     for choice in ("published", "shipped"):
         assert len(cells(narrowed(plan, seeds=[0], choose=choice))) == len(some)
+
+
+def test_the_plan_of_every_loss_is_complete():
+    _, plan = read_plan("every-loss")
+    named = [method.settings["loss"]["name"] for method in plan.method if method.group is None]
+    assert named == list(LOSSES)
+    assert named == [method.label for method in plan.method if method.group is None]
+
+
+def test_the_ranges_of_a_group_replace_add_to_and_take_away_those_of_its_methods():
+    text = (
+        HEAD
+        + """
+data = [{ label = "A", source = "synthetic" }]
+group = [{ label = "G", ranges = { a = [], b = [4], c = [5] } }, { label = "H" }]
+method = [{ label = "one", ranges = { a = [1], b = [2, 3] } }]
+"""
+    )
+    plan = parse_plan(text, "mine.toml")
+    assert ranges_of(one(plan, "A, G, one")) == {"b": [4], "c": [5]}
+    assert ranges_of(one(plan, "A, H, one")) == {"a": [1], "b": [2, 3]}
 
 
 def test_a_plan_is_found_by_its_name_or_its_path(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 from xml.etree import ElementTree
@@ -162,6 +163,13 @@ def test_a_report_is_made_again_from_its_file(results, tmp_path):
     assert again.markdown(["published"]) == report.markdown(["published"])
     assert latex.document(again.results) == latex.document(results)
     assert again.comparisons == report.comparisons
+
+
+def test_a_note_is_on_the_page_and_is_kept(results, tmp_path):
+    noted = dataclasses.replace(results, note="Made by hand <b>.")
+    report = read_report(Report.of(noted).write(tmp_path / "one"))
+    assert report.markdown([]).splitlines()[4] == "Made by hand &lt;b>."
+    assert report.results.note == noted.note
 
 
 def test_a_report_of_another_form_is_refused(results, tmp_path):

@@ -1,4 +1,4 @@
-"""Shipped settings on real data stay where they were measured (benchmarks/quality/published.py): tight bands."""
+"""Shipped settings on real data stay where they were measured (topshelf bench run shipped): tight bands."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from topshelf import files
-from topshelf.bench.plan import Case, Plan, Value, cases, metrics_of, values_of
+from topshelf.bench.plan import Case, Plan, Value, cases, metrics_of, ranges_of, values_of
 from topshelf.config import BaseConfig, assemble, class_names, make_config, merged
 from topshelf.data.datasets import fetch, local_file
 from topshelf.data.local_datasets import LocalDataset
@@ -63,7 +63,7 @@ def data_here(plan: Plan) -> dict[str, bool]:
 def _cell(plan: Plan, case: Case, seed: int) -> Cell:
     trials = plan.trials if plan.choose == "tuned" else 0
     common: dict[str, Any] = {"case": case, "seed": seed, "minutes": plan.minutes, "protocols": plan.protocols}
-    ranges = tuple((name, tuple(values)) for name, values in case.method.ranges.items()) if trials else ()
+    ranges = tuple((name, tuple(values)) for name, values in ranges_of(case).items()) if trials else ()
     common |= {"trials": trials, "tune_seed": plan.tune_seed, "ranges": ranges}
     values = merged(values_of(plan, case), {"seed": seed})
     try:

@@ -47,6 +47,8 @@ class PlanGroup(Settings):
     """Settings of its cells, such as `model.name`."""
     published: dict[str, Any] = Field(default_factory=dict)
     """The same, with `choose = "published"` alone."""
+    ranges: dict[str, list[Value]] = Field(default_factory=dict)
+    """With `choose = "tuned"`: put in place of those of its methods, or beside them; an empty list takes one away."""
     own: bool = False
     """Whether only methods that name it are in it, such as models without a loss."""
 
@@ -258,6 +260,12 @@ def _optimum(plan: Plan, case: Case) -> dict[str, Any]:
     for name, value in zip(names, optimum, strict=False):
         result = merged(result, nested(name, value))
     return result
+
+
+def ranges_of(case: Case) -> dict[str, list[Value]]:
+    """The values to search: those of the method, then those of the group; none: what the model and the loss define."""
+    found = {**case.method.ranges, **(case.group.ranges if case.group else {})}
+    return {name: values for name, values in found.items() if values}
 
 
 def nested(name: str, value: Any) -> dict[str, Any]:

@@ -35,7 +35,10 @@ from topshelf.errors import CheckpointError, ConfigError
 from topshelf.report import Page
 
 FORMAT = 1
-_PLAIN = ("name", "title", "metrics", "protocols", "ours", "source", "x_label", "choose", "n_wanted", "times", "views")
+_PLAIN = (
+    *("name", "title", "metrics", "protocols", "ours", "source"),
+    *("x_label", "choose", "n_wanted", "times", "views", "note"),
+)
 _RUN = ("data", "group", "method", "x", "k", "seed", "fold", "metrics", "names", "facts", "fingerprints", "curve")
 
 
@@ -129,7 +132,8 @@ class Report:
             f"{len(results.runs)}{n_wanted} cells, seeds {', '.join(map(str, seeds))}, {when}. {chosen}".strip(),
             "Means over seeds ± their standard deviation (95% interval of the mean, Student's t).",
         ]
-        return [*lines, f"Published figures: {results.source}."] if results.source else lines
+        lines += [f"Published figures: {results.source}."] if results.source else []
+        return [*lines, results.note] if results.note else lines
 
 
 def _stored(report: Report) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +32,7 @@ class Measured:
     fold: int | None
     metrics: dict[str, dict[str, float]]
     names: tuple[str, ...]  # the metrics that it is reported with
-    facts: dict[str, Any] = field(default_factory=dict)  # seconds, best_epoch, key, date, ...
+    facts: dict[str, Any] = field(default_factory=dict)  # seconds, best_epoch, date, ...; of a search settings, score
     fingerprints: dict[str, int] = field(default_factory=dict)
     curve: list[list[float]] = field(default_factory=list)  # epoch, seconds and validation score
     users: Callable[[], pl.DataFrame] = pl.DataFrame  # columns "protocol/metric"
@@ -76,6 +77,7 @@ class Results:
     n_wanted: int = 0
     times: bool = False
     views: tuple[str, ...] = ()
+    note: str = ""  # what a reader should know, such as how runs of another time differ from the plan
 
     @property
     def data(self) -> list[str]:
@@ -160,8 +162,10 @@ def _measured(plan: Plan, cell: Cell, result: dict[str, Any], ledger: Ledger) ->
     for protocol, means in result["metrics"].items():
         if absent := [metric for metric in reported if metric not in means]:
             raise ConfigError(f"metrics must be among those measured ({protocol}: {', '.join(means)}), got {absent[0]}")
-    names = ("seconds", "best_epoch", "epochs", "peak_mib", "version", "date")
+    names = ("seconds", "best_epoch", "epochs", "peak_mib", "valid_score", "version", "date")
     facts = {name: result.get(name) for name in names}
+    if "chosen" in result:
+        facts |= {"settings": as_text(result["chosen"]), "score": result["chosen_score"]}
     return Measured(
         data=place.data,
         group=place.group,
@@ -177,6 +181,11 @@ def _measured(plan: Plan, cell: Cell, result: dict[str, Any], ledger: Ledger) ->
         curve=result.get("curve", []),
         users=lambda: ledger.per_user(key),
     )
+
+
+def as_text(settings: Mapping[str, Any]) -> str:
+    """Chosen settings in the form of the command line, which ``config.overrides`` reads."""
+    return " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
 
 
 def per_user(runs: list[Measured], protocol: str, metric: str) -> Array:

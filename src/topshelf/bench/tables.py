@@ -75,7 +75,7 @@ def _means(results: Results, table: Scores, places: list[Place], data: str, prot
     for place in places:
         found = [table.get((place, protocol, metric)) for metric in results.metrics]
         runs = max((one.n for one in found if one), default=0)
-        times = (_epoch_seconds(results, place),) if results.times else ()
+        times = (epoch_seconds(results, place),) if results.times else ()
         rows.append((*_labels(place, used), str(runs), *(_mean(one, few) for one in found), *times))
     last = results.metrics[-1]
     known = [
@@ -86,7 +86,7 @@ def _means(results: Results, table: Scores, places: list[Place], data: str, prot
     return Grid(f"{data}, protocol {protocol}", header, tuple(rows), best)
 
 
-def _epoch_seconds(results: Results, place: Place) -> str:
+def epoch_seconds(results: Results, place: Place) -> str:
     """Seconds per epoch, validations included; empty for a closed form."""
     runs = [run.facts for run in results.runs if run.place == place and run.facts.get("epochs")]
     return f"{fmean(one['seconds'] / one['epochs'] for one in runs):.2f}" if runs else ""
@@ -187,13 +187,17 @@ def markdown_text(text: str) -> str:
 
 
 def markdown(grid: Grid) -> str:
+    rows = [
+        tuple(f"**{cell}**" if cell else "" for cell in row) if at == grid.best else row
+        for at, row in enumerate(grid.rows)
+    ]
+    return f"**{markdown_text(grid.title)}**\n\n{table_lines(grid.header, rows)}"
+
+
+def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+
     def line(cells: Iterable[str]) -> str:
         return f"| {' | '.join(markdown_text(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 
-    rows = [
-        line((f"**{cell}**" if cell else "" for cell in row) if at == grid.best else row)
-        for at, row in enumerate(grid.rows)
-    ]
-    return "\n".join(
-        [f"**{markdown_text(grid.title)}**", "", line(grid.header), "|---" * len(grid.header) + "|", *rows]
-    )
+    return "\n".join([line(header), "|---" * len(header) + "|", *map(line, rows)])

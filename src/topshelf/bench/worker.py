@@ -84,8 +84,10 @@ def _attempt(cell: Cell, folder: BenchFolder, ledger: Ledger) -> str:
     try:
         with _stopping(), _time_limit(limit) as is_over, warnings.catch_warnings():
             warnings.simplefilter("ignore", TopshelfWarning)  # each would be said once per cell
-            fitted = _fitted(cell, folder)
+            config, tuned = _config(cell, folder)
+            fitted = _fitted(cell, folder, config)
             result, per_user = _measured(cell, fitted, _epochs(folder.cell(cell.key)))
+            result |= tuned
     except StoppedEarly:
         if not is_over():
             return "stopped"
@@ -104,18 +106,18 @@ def late(cell: Cell) -> str:
     return f"not finished in {cell.minutes:g} minutes; give it more: --minutes N --retry"
 
 
-def _fitted(cell: Cell, folder: BenchFolder) -> Fitted:
-    config, out = _config(cell, folder), folder.cell(cell.key)
+def _fitted(cell: Cell, folder: BenchFolder, config: BaseConfig) -> Fitted:
+    out = folder.cell(cell.key)
     if RunFolder(out).config.exists():
         packages = {name.partition(":")[0].partition(".")[0] for name in class_names(config).values() if ":" in name}
         return resume_run(out, allow=packages - {"topshelf"})
     return fit(config, out=out)
 
 
-def _config(cell: Cell, folder: BenchFolder) -> BaseConfig:
-    """The config of the run: the cell's own, or the winner of its search, which its seeds share."""
+def _config(cell: Cell, folder: BenchFolder) -> tuple[BaseConfig, dict[str, Any]]:
+    """The config of the run, and what a search chose: the cell's own, or the winner, which its seeds share."""
     if not cell.trials:
-        return cell.config
+        return cell.config, {}
     from topshelf.tuning import tune  # Optuna comes with the extra "tune"
     from topshelf.tuning.ranges import default_ranges
 
@@ -125,11 +127,13 @@ def _config(cell: Cell, folder: BenchFolder) -> BaseConfig:
     if cell.ranges:
         ranges = {**dict.fromkeys(ranges), **{name: list(values) for name, values in cell.ranges}}
     if not ranges:  # a model without settings
-        return cell.config
+        return cell.config, {}
     with FileLock(folder.path / "studies" / f"{key}.lock"):  # a winner is one when the last trial has ended
-        best = tune(base, trials=cell.trials, ranges=ranges, out=folder.study(key)).config
-    assert best is not None
-    return best.model_copy(update={"seed": cell.seed})
+        study = tune(base, trials=cell.trials, ranges=ranges, out=folder.study(key))
+    assert study.config is not None
+    assert study.best is not None
+    tuned = {"chosen": study.best.settings, "chosen_score": study.best.score}
+    return study.config.model_copy(update={"seed": cell.seed}), tuned
 
 
 def _epochs(run: Path) -> list[dict[str, Any]]:
@@ -148,6 +152,7 @@ def _measured(cell: Cell, fitted: Fitted, log: list[dict[str, Any]]) -> tuple[di
         "fingerprints": {protocol: one.fingerprint for protocol, one in evaluations.items()},
         "units": next(iter(evaluations.values())).units,
         "valid": summary["valid"],
+        "valid_score": fitted.valid_score,
         "best_epoch": fitted.best_epoch,
         "epochs": len(log),
         "curve": _curve(log, fitted.task.metric(fitted.config)),
