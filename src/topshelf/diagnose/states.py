@@ -94,6 +94,15 @@ def entry(text: str, base: C) -> tuple[str, C]:
     return label, _resolved(merged(shipped, {**common, "loss": {"name": text}}), base)
 
 
+def entries(base: C, losses: Sequence[str]) -> list[tuple[str, C]]:
+    """The loss of ``base``, then those to compare it with, each once."""
+    found = [entry(text, base) for text in dict.fromkeys([base.loss.name, *losses])]
+    labels = [label for label, _ in found]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ConfigError(f"--losses names {', '.join(twice)} twice; name every loss once")
+    return found
+
+
 def _resolved(values: dict[str, Any], base: C) -> C:
     return resolve(of_task(make_config(values), type(base), "diagnose"))
 
@@ -160,10 +169,3 @@ def times(states: Sequence[State], positives: Ragged, n_items: int, seed: int) -
         negatives = kind if n is None else f"{n} {kind}"
         result.append(Timing(state.label, seconds, batch.item.numel(), batch.query.numel(), negatives))
     return result
-
-
-def check_labels(entries: Sequence[tuple[str, BaseConfig]]) -> None:
-    labels = [label for label, _ in entries]
-    twice = sorted({label for label in labels if labels.count(label) > 1})
-    if twice:
-        raise ConfigError(f"--losses names {', '.join(twice)} twice; name every loss once")
