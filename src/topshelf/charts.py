@@ -38,7 +38,7 @@ def figure(width: float, height: float, panels: int = 1, *, rows: int = 1) -> tu
 
 
 def render(drawing: Figure, kind: str = "svg", *, title: str | None = None) -> bytes:
-    """The figure as a file. It has no date, so the same figure gives the same file; ``title`` is read out to the blind."""
+    """The figure as a file, without a date: the same figure gives the same file. ``title`` says what an SVG shows."""
     from matplotlib import rc_context
 
     content, described = io.BytesIO(), {"Date": None, **({} if title is None else {"Title": title})}

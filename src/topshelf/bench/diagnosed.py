@@ -13,6 +13,7 @@ from topshelf.bench.inconsistency import draw_inconsistency, inconsistency_capti
 from topshelf.bench.results import Measured, Place, Results
 from topshelf.bench.tables import NOT_RUN, Grid, shown
 from topshelf.diagnose import Diagnosis
+from topshelf.diagnose.gradients import Concentration
 from topshelf.diagnose.measures import ESTIMATES, SMALL_LAMBDA, Estimate, small_lambda_share
 from topshelf.diagnose.stored import restored
 
@@ -93,7 +94,7 @@ def _claims(diagnosis: Diagnosis) -> dict[tuple[str, str, str], str]:
     seconds = {one.label: one.seconds for one in diagnosis.timings}
     for loss in (SL, SLATK):
         if LAMBDA in seconds and loss in seconds:
-            ratio = f"{seconds[LAMBDA] / seconds[loss]:.0f} times"
+            ratio = f"{seconds[LAMBDA] / seconds[loss]:.3g} times"
             claims["1b", f"time of a step of {LAMBDA}, in that of {loss}", "60 times"] = ratio
     for one in diagnosis.gradients:
         said = {LAMBDA: "over 90%", SONG: "over 90%", SLATK: "under 15%"}.get(one.label)
@@ -130,15 +131,16 @@ def diagnosis_captions(found: list[Diagnosed]) -> dict[str, str]:
 def _captions(one: Diagnosed) -> dict[str, str]:
     diagnosis, scores = one.diagnosis, one.diagnosis.scores
     times = ", ".join(f"{timing.label} {1000 * timing.seconds:.3g} ms" for timing in diagnosis.timings)
-    tops = ", ".join(f"{part.label} {part.by_positive.top['5%']:.0%}" for part in diagnosis.gradients)
+    tops = _tops([(part.label, part.by_positive) for part in diagnosis.gradients])
+    pairs = _tops([(part.label, part.by_pair) for part in diagnosis.gradients if part.by_pair.n])
     trick, iid = (_estimate(diagnosis, name) for name in ("sampled", "iid"))
     errors = [f"{part.error.mean():+.3f} ± {part.error.std():.3f}" for part in (trick, iid)]
     small = small_lambda_share(diagnosis.n_items, LAMBDA_K)
     parts = f"positives {scores.positive.mean():.2f}, negatives {scores.negative.mean():.2f}"
     return {
         "1b": f"Figure 1b. {one.label}: time of a step, forward and backward: {times}.",
-        "1c": f"Figure 1c. {one.label}: share of the gradient held by the largest instances; the top 5% of positives "
-        f"hold: {tops}.",
+        "1c": f"Figure 1c. {one.label}: share of the gradient held by the largest instances. The top 5% of positives "
+        f"(u, i) hold: {tops}; of pairs (u, i, j): {pairs}.",
         "2a": f"Figure 2a. {one.label}: densities of scores and exact thresholds; means: {parts}, thresholds "
         f"{scores.threshold.mean():.2f}.",
         "2b": f"Figure 2b. {one.label}: estimated against exact thresholds of {len(trick.exact):,} users; error "
@@ -150,6 +152,10 @@ def _captions(one: Diagnosed) -> dict[str, str]:
         "6": f"Figure 6. {one.label}: densities of scores with estimated thresholds (mean {trick.estimate.mean():.2f}) "
         f"and with exact ones (mean {trick.exact.mean():.2f}).",
     }
+
+
+def _tops(spreads: list[tuple[str, Concentration]]) -> str:
+    return ", ".join(f"{label} ({spread.top['5%']:.0%})" for label, spread in spreads)
 
 
 def _suffixes(found: list[Diagnosed]) -> list[str]:

@@ -174,6 +174,12 @@ class Plan(Settings):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _can_be_diagnosed(self) -> Plan:
+        if self.diagnose is not None and self.task != "interactions":
+            raise ValueError(f"a plan with [diagnose] must be of the task interactions, got {self.task!r}")
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _labels_are_known(self) -> Plan:
         names = {name: [one.label for one in getattr(self, name)] for name in ("data", "group", "method")}
         for name, labels in names.items():
@@ -188,8 +194,6 @@ class Plan(Settings):
                 raise ValueError(f"method {method.label!r} is of group {method.group!r}, which is no group of the plan")
             if method.at_k and any(_AT.fullmatch(metric) is None for metric in self.metrics):
                 raise ValueError(f"method {method.label!r} with at_k needs metrics at a K, got {self.metrics}")
-        if self.diagnose is not None and self.task != "interactions":
-            raise ValueError(f"a plan with [diagnose] must be of the task interactions, got {self.task!r}")
         if self.ours is not None and self.ours not in names["method"]:
             raise ValueError(f"ours must be the label of a method, got {self.ours!r}")
         return self

@@ -93,7 +93,6 @@ class Report:
         for grid in self.grids():
             lines += [tables.markdown(grid), ""]
         lines += [f"{tables.markdown_text(line)}\n" for line in tables.gain_lines(results, self.gains)]
-        lines += [f"{tables.markdown_text(line)}\n" for line in diagnosis_lines(self.diagnosed)]
         captions = {name: tables.markdown_text(text) for name, text in diagnosis_captions(self.diagnosed).items()}
         for name in drawings:
             lines.append(f"![{captions.get(name, title)}]({name}.svg)\n")
@@ -111,8 +110,6 @@ class Report:
             page.heading(grid.title)
             page.table(grid.header, grid.rows, best=grid.best)
         for line in tables.gain_lines(results, self.gains):
-            page.paragraph(line)
-        for line in diagnosis_lines(self.diagnosed):
             page.paragraph(line)
         captions = diagnosis_captions(self.diagnosed)
         for name, drawing in drawings.items():
@@ -152,7 +149,8 @@ class Report:
             f"{len(results.runs)}{n_wanted} cells, seeds {', '.join(map(str, seeds))}, {when}. {chosen}".strip(),
             "Means over seeds ± their standard deviation (95% interval of the mean, Student's t).",
         ]
-        return [*lines, f"Published figures: {results.source}."] if results.source else lines
+        lines += [f"Published figures: {results.source}."] if results.source else []
+        return [*lines, *diagnosis_lines(self.diagnosed)]
 
 
 def _stored(report: Report) -> dict[str, Any]:

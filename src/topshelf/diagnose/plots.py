@@ -81,7 +81,7 @@ def gradient_sizes(diagnosis: Diagnosis) -> Figure:
 def threshold_scatter(diagnosis: Diagnosis, shown: Sequence[Estimate] | None = None) -> Figure:
     """A panel per estimate; default: all that the diagnosis has."""
     shown = all_estimates(diagnosis) if shown is None else shown
-    figure, panels = charts.figure(3.4 * len(shown) + 0.6, 4.1, len(shown))
+    figure, panels = charts.figure(max(7.0, 3.4 * len(shown) + 0.6), 4.1, len(shown))
     for place, (estimate, axes) in enumerate(zip(shown, panels, strict=True)):
         low, high = _ends(estimate)
         axes.plot([low, high], [low, high], color="#777", linewidth=1, zorder=3)

@@ -248,8 +248,8 @@ def diagnose(
 
     Every loss of ``losses`` (names, or TOML files with their own settings; default: the run's, softmax and SL@K) is
     trained for ``epochs`` from the same initial values. Gradients, the bound over epochs, the loss's own thresholds and
-    times are of that training. Thresholds, scores, weights and hits are of the kept model of a run folder, of the fitted
-    model, or of the newly trained model of a config. ``users`` is the size of the sample.
+    times are of that training. Thresholds, scores, weights and hits are of the kept model of a run folder or of a
+    fitted model, else of the newly trained model of a config. ``users`` is the size of the sample.
     """
     return plan(target, losses=losses, users=users, epochs=epochs, seed=seed, dataset=dataset).run()
 

@@ -30,9 +30,29 @@ def stored(diagnosis: Diagnosis) -> dict[str, Any]:
 def restored(content: Any, where: str) -> Diagnosis:
     """The diagnosis of :func:`stored`; refused if it is anything else. ``where`` is what an error names."""
     try:
-        return _made(Diagnosis, content)  # type: ignore[no-any-return]
+        found: Diagnosis = _made(Diagnosis, content)
+        _check(found)
+        return found
     except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{where} is damaged, or of another version: {error}; run its cell again") from None
+
+
+def _check(found: Diagnosis) -> None:
+    """Refuse what no plot could show: parts that are missing, or lists that do not belong together."""
+    for name in ("gradients", "estimates", "timings", "bounds"):
+        if not getattr(found, name):
+            raise ValueError(f"{name} must not be empty")
+    pairs = [(one.exact, one.estimate) for one in (*found.estimates, *([found.held] if found.held else []))]
+    pairs += [(found.weights.distance, found.weights.values)] if found.weights else []
+    for one in found.gradients:
+        for part in (one.by_positive, one.by_user, one.by_pair):
+            pairs.append((np.asarray(part.log10_edges[1:]), np.asarray(part.log10_shares)))
+            if not part.curve or "5%" not in part.top:
+                raise ValueError("gradients must have a curve and the share of the top 5%")
+    if any(not len(first) or len(first) != len(second) for first, second in pairs):
+        raise ValueError("it has an empty list, or lists of different lengths")
+    if not all(len(values) for values in vars(found.scores).values()):
+        raise ValueError("scores must not be empty")
 
 
 def _thinned(part: Any) -> Any:
