@@ -219,7 +219,7 @@ def lambda_weights(k: int, size: int, small: float) -> Figure:
     image = axes.imshow(
         np.ma.masked_invalid(table),
         norm=LogNorm(vmin=SMALL_LAMBDA / 10, vmax=np.nanmax(table)),
-        cmap=colormaps["viridis"].with_extremes(bad="#bbb"),  # the diagonal: no two items share a rank
+        cmap=colormaps["viridis"].with_extremes(bad="white"),  # the diagonal: no two items share a rank
         origin="upper",
         extent=(0.5, size + 0.5, size + 0.5, 0.5),
     )
