@@ -92,7 +92,7 @@ def _compared(plan: Plan, config: BaseConfig) -> list[RunConfig]:
     if model_class(config).is_closed_form:
         name = config.model.name
         raise ConfigError(f"a plan with [diagnose] must have trained models alone, got {name}: it has no loss")
-    return [one for _, one in entries(config, plan.diagnose.losses)]
+    return [one for _, one in entries(config, plan.diagnose.losses, "diagnose.losses")]
 
 
 def _check_metrics(plan: Plan, case: Case, config: BaseConfig) -> None:

@@ -95,7 +95,8 @@ class Report:
         lines += [f"{tables.markdown_text(line)}\n" for line in tables.gain_lines(results, self.gains)]
         captions = {name: tables.markdown_text(text) for name, text in diagnosis_captions(self.diagnosed).items()}
         for name in drawings:
-            lines.append(f"![{captions.get(name, title)}]({name}.svg)\n")
+            alt = captions.get(name, title).replace("[", "(").replace("]", ")")  # brackets would end it
+            lines.append(f"![{alt}]({name}.svg)\n")
             lines += [f"{captions[name]}\n"] if name in captions else []
         if missing := tables.missing_lines(results):
             lines += ["Not run:", "", *(f"- {tables.markdown_text(line)}" for line in missing), ""]
