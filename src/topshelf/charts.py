@@ -37,13 +37,13 @@ def figure(width: float, height: float, panels: int = 1, *, rows: int = 1) -> tu
     return drawing, axes
 
 
-def render(drawing: Figure, kind: str = "svg") -> bytes:
-    """The figure as a file. It has no date, so the same figure gives the same file."""
+def render(drawing: Figure, kind: str = "svg", *, title: str | None = None) -> bytes:
+    """The figure as a file, without a date: the same figure gives the same file. ``title`` says what an SVG shows."""
     from matplotlib import rc_context
 
-    content = io.BytesIO()
+    content, described = io.BytesIO(), {"Date": None, **({} if title is None else {"Title": title})}
     with rc_context({"svg.hashsalt": "topshelf"}):  # else the names of clip paths are random
-        drawing.savefig(content, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
+        drawing.savefig(content, format=kind, dpi=130, metadata=described if kind == "svg" else None)
     return content.getvalue()
 
 

@@ -72,9 +72,13 @@ class Page:
         axes.set_xlabel(charts.plain(axis))
         self._parts.append(f"<div class=plot>{_inline(charts.render(figure))}</div>")
 
-    def drawing(self, svg: bytes) -> None:
-        """An SVG drawing of :mod:`topshelf.charts`; on a narrow screen it is scrolled, not made too small to read."""
-        self._parts.append(f"<div class=wide>{_inline(svg)}</div>")
+    def drawing(self, svg: bytes, *, alt: str = "") -> None:
+        """An SVG drawing of :mod:`topshelf.charts`; on a narrow screen it is scrolled, not made too small to read.
+
+        ``alt`` is what it shows, for those who cannot see it.
+        """
+        said = f' role=img aria-label="{escape(alt)}"' if alt else ""
+        self._parts.append(f"<div class=wide{said}>{_inline(svg)}</div>")
 
     def html(self) -> str:
         return (

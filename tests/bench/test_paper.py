@@ -82,7 +82,9 @@ def test_table_4_is_whole_with_the_optimum_of_every_k(paper, data):
     assert {loss for _, loss, _ in found} == set(table)
 
 
-@pytest.mark.parametrize("name", [name for name in shipped_plans() if name.startswith(("noise", "figure7", "quick"))])
+@pytest.mark.parametrize(
+    "name", [name for name in shipped_plans() if name.startswith(("noise", "figure7", "figures", "quick"))]
+)
 def test_other_plans_use_the_same_optima_and_figures(paper, name):
     plan, found = published(name)
     data = "health" if name == "quick" else name.partition("-")[2]

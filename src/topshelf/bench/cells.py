@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from topshelf import files
-from topshelf.bench.plan import Case, Plan, Value, cases, metrics_of, ranges_of, values_of
-from topshelf.config import BaseConfig, assemble, class_names, make_config, merged
+from topshelf.bench.plan import Case, Plan, PlanDiagnose, Value, cases, metrics_of, ranges_of, values_of
+from topshelf.config import BaseConfig, RunConfig, assemble, class_names, make_config, merged
 from topshelf.data.datasets import fetch, local_file
 from topshelf.data.local_datasets import LocalDataset
 from topshelf.data.named import NAMED
+from topshelf.diagnose.states import entries
 from topshelf.errors import ConfigError, DataError, one_of
 from topshelf.evalset import PROTOCOLS
 from topshelf.training.build import loss_class, model_class, resolve
@@ -42,6 +43,7 @@ class Cell:
     trials: int = 0
     tune_seed: int = 0
     ranges: tuple[tuple[str, tuple[Value, ...]], ...] = ()
+    diagnose: PlanDiagnose | None = None
     absent: str | None = None
 
     @property
@@ -64,10 +66,11 @@ def _cell(plan: Plan, case: Case, seed: int) -> Cell:
     trials = plan.trials if plan.choose == "tuned" else 0
     common: dict[str, Any] = {"case": case, "seed": seed, "minutes": plan.minutes, "protocols": plan.protocols}
     ranges = tuple((name, tuple(values)) for name, values in ranges_of(case).items()) if trials else ()
-    common |= {"trials": trials, "tune_seed": plan.tune_seed, "ranges": ranges}
+    common |= {"trials": trials, "tune_seed": plan.tune_seed, "ranges": ranges, "diagnose": plan.diagnose}
     values = merged(values_of(plan, case), {"seed": seed})
     try:
         config = resolve(make_config(values) if plan.choose == "published" else assemble(more=values))
+        compared = _compared(plan, config)
     except ConfigError as error:
         raise ConfigError(f"{case.name}: {error}") from None
     _check_metrics(plan, case, config)
@@ -75,8 +78,21 @@ def _cell(plan: Plan, case: Case, seed: int) -> Cell:
         content, absent = data_digest(config), missing_data(config)
     except DataError as error:
         return Cell(config=config, key="", absent=str(error), **common)
-    key = cell_key(config, content, (trials, plan.tune_seed, ranges) if trials else ())
+    more: tuple[Any, ...] = (trials, plan.tune_seed, ranges) if trials else ()
+    if plan.diagnose is not None:
+        more = (*more, plan.diagnose.epochs, plan.diagnose.users, *(cell_key(one, content) for one in compared))
+    key = cell_key(config, content, more)
     return Cell(config=config, key=key, absent=absent, **common)
+
+
+def _compared(plan: Plan, config: BaseConfig) -> list[RunConfig]:
+    """The configs of the losses that a diagnosis of the cell trains; those that none could have are refused."""
+    if plan.diagnose is None or not isinstance(config, RunConfig):
+        return []
+    if model_class(config).is_closed_form:
+        name = config.model.name
+        raise ConfigError(f"a plan with [diagnose] must have trained models alone, got {name}: it has no loss")
+    return [one for _, one in entries(config, plan.diagnose.losses, "diagnose.losses")]
 
 
 def _check_metrics(plan: Plan, case: Case, config: BaseConfig) -> None:
@@ -92,11 +108,14 @@ def _check_metrics(plan: Plan, case: Case, config: BaseConfig) -> None:
             one_of("protocols", protocol, PROTOCOLS)
 
 
-def cell_key(config: BaseConfig, content: str, tuned: tuple[Any, ...] = ()) -> str:
-    """The same for the same settings, data and code, wherever the data are: topshelf's version, and own classes."""
+def cell_key(config: BaseConfig, content: str, more: tuple[Any, ...] = ()) -> str:
+    """The same for the same settings, data and code, wherever the data are: topshelf's version, and own classes.
+
+    ``more`` is what a search or a diagnosis adds; a cell without them has nothing of it in its key.
+    """
     values = _deciding(config)
     values["data"] = {**values.get("data", {}), "source": content}
-    text = json.dumps([values, version(), list(tuned), *_own_code(config)], sort_keys=True)
+    text = json.dumps([values, version(), list(more), *_own_code(config)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY]
 
 

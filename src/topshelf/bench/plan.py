@@ -20,6 +20,7 @@ import pydantic
 from pydantic import Field
 
 from topshelf.config import merged, parse_toml
+from topshelf.diagnose.run import COMPARED, EPOCHS, USERS
 from topshelf.errors import ConfigError, suggestion
 from topshelf.settings import Settings
 
@@ -79,6 +80,27 @@ class Vary(Settings):
     """Its values."""
 
 
+class PlanDiagnose(Settings):
+    """What is measured of every run beside its metrics, as `topshelf diagnose` does."""
+
+    losses: tuple[str, ...] = COMPARED
+    """The losses that the run's own is compared with, by their names."""
+    epochs: int = Field(EPOCHS, ge=1)
+    """How long each loss is trained for the diagnosis."""
+    users: int = Field(USERS, ge=1)
+    """How many users are sampled."""
+
+    @pydantic.field_validator("losses")
+    @classmethod
+    def _are_names(cls, losses: tuple[str, ...]) -> tuple[str, ...]:
+        for name in losses:
+            if name.endswith(".toml"):
+                raise ValueError(f"must be names of losses, not files, got {name!r}")
+            if losses.count(name) > 1:
+                raise ValueError(f"must differ, got {name!r} twice")
+        return losses
+
+
 class Published(Settings):
     """What was published of the cases that its labels name; a label left out means all."""
 
@@ -125,6 +147,8 @@ class Plan(Settings):
     """Whether tables have the seconds per epoch."""
     views: tuple[Literal["activity", "curves"], ...] = ()
     """What else is shown: scores by how active users are; validation scores against training time."""
+    diagnose: PlanDiagnose | None = None
+    """With this table every run is also diagnosed, and the report has the paper's figures 1, 2, 4, 5 and 6."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every cell."""
     published_settings: dict[str, Any] = Field(default_factory=dict)
@@ -149,6 +173,12 @@ class Plan(Settings):
                 raise ValueError(f"published names x {entry.x!r}, which must be one of the values of vary, {values}")
             if entry.k is not None and entry.k not in metric_ks(self):
                 raise ValueError(f"published names k {entry.k}, which must be the K of a metric, {metric_ks(self)}")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _can_be_diagnosed(self) -> Plan:
+        if self.diagnose is not None and self.task != "interactions":
+            raise ValueError(f"a plan with [diagnose] must be of the task interactions, got {self.task!r}")
         return self
 
     @pydantic.model_validator(mode="after")

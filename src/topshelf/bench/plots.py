@@ -19,7 +19,8 @@ def figures(results: Results) -> dict[str, bytes]:
     drawings = {"curves": _training(results)} if "curves" in results.views else {}
     if results.x_label is not None:
         return {**{f"{protocol}": _curves(results, protocol) for protocol in results.protocols}, **drawings}
-    return {**({"published": _beside(results)} if results.published else {}), **drawings}
+    is_compared = bool(results.published) and len(results.places) > 1  # a lone figure is read in the table
+    return {**({"published": _beside(results)} if is_compared else {}), **drawings}
 
 
 def _training(results: Results) -> bytes:

@@ -13,13 +13,21 @@ REPORT/
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from topshelf import charts, files
 from topshelf.bench import tables
 from topshelf.bench.activity import Activity, activity_grid, by_activity
+from topshelf.bench.diagnosed import (
+    Diagnosed,
+    diagnosed,
+    diagnosis_captions,
+    diagnosis_figures,
+    diagnosis_grids,
+    diagnosis_lines,
+)
 from topshelf.bench.latex import document
 from topshelf.bench.plots import figures
 from topshelf.bench.results import Measured, Place, Results
@@ -50,6 +58,7 @@ class Report:
     comparisons: list[Comparison]
     gains: list[MeanGain]
     activity: list[Activity]
+    diagnosed: list[Diagnosed] = field(default_factory=list)
 
     @classmethod
     def of(cls, results: Results) -> Report:
@@ -57,7 +66,7 @@ class Report:
             raise ConfigError(f"{results.name} has no finished cell yet; run it: topshelf bench run {results.name}")
         found = comparisons(results)
         activity = by_activity(results) if "activity" in results.views else []
-        return cls(results, found, mean_gains(results, found), activity)
+        return cls(results, found, mean_gains(results, found), activity, diagnosed(results))
 
     def write(self, out: str | Path) -> Path:
         """Write every file; each is replaced as a whole."""
@@ -66,7 +75,7 @@ class Report:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot make the folder {folder}: {files.reason(error)}; choose another --to") from None
-        frame, drawings = self.results.frame(), figures(self.results)
+        frame, drawings = self.results.frame(), self.figures()
         files.write(folder / "cells.parquet", frame.write_parquet)
         files.write(folder / "cells.csv", frame.write_csv)
         files.write(folder / "scores.csv", score_frame(self.results).write_csv)
@@ -87,7 +96,11 @@ class Report:
         for grid in self.grids():
             lines += [tables.markdown(grid), ""]
         lines += [f"{tables.markdown_text(line)}\n" for line in tables.gain_lines(results, self.gains)]
-        lines += [f"![{title}]({name}.svg)\n" for name in drawings]
+        captions = {name: tables.markdown_text(text) for name, text in diagnosis_captions(self.diagnosed).items()}
+        for name in drawings:
+            alt = captions.get(name, title).replace("[", "(").replace("]", ")")  # brackets would end it
+            lines.append(f"![{alt}]({name}.svg)\n")
+            lines += [f"{captions[name]}\n"] if name in captions else []
         if missing := tables.missing_lines(results):
             lines += ["Not run:", "", *(f"- {tables.markdown_text(line)}" for line in missing), ""]
         return "\n".join(lines).rstrip() + "\n"
@@ -102,8 +115,11 @@ class Report:
             page.table(grid.header, grid.rows, best=grid.best)
         for line in tables.gain_lines(results, self.gains):
             page.paragraph(line)
-        for drawing in drawings.values():
-            page.drawing(drawing)
+        captions = diagnosis_captions(self.diagnosed)
+        for name, drawing in drawings.items():
+            page.drawing(drawing, alt=captions.get(name, results.title))
+            if name in captions:
+                page.paragraph(captions[name], note=True)
         if not drawings and not charts.can_plot():
             page.paragraph(charts.NO_PLOTS, note=True)
         if missing := tables.missing_lines(results):
@@ -112,9 +128,14 @@ class Report:
                 page.paragraph(line, note=True)
         return page
 
+    def figures(self) -> dict[str, bytes]:
+        """SVG drawings by name; none without matplotlib."""
+        return {**figures(self.results), **(diagnosis_figures(self.diagnosed) if charts.can_plot() else {})}
+
     def grids(self) -> list[tables.Grid]:
         grid = tables.comparison_grid(self.results, self.comparisons)
         last = [grid, activity_grid(self.activity)]
+        last += diagnosis_grids(self.diagnosed)
         return [*tables.grids(self.results), *(one for one in last if one is not None)]
 
     def _said(self) -> list[str]:
@@ -133,7 +154,8 @@ class Report:
             "Means over seeds ± their standard deviation (95% interval of the mean, Student's t).",
         ]
         lines += [f"Published figures: {results.source}."] if results.source else []
-        return [*lines, results.note] if results.note else lines
+        lines += [results.note] if results.note else []
+        return [*lines, *diagnosis_lines(self.diagnosed)]
 
 
 def _stored(report: Report) -> dict[str, Any]:
@@ -144,7 +166,7 @@ def _stored(report: Report) -> dict[str, Any]:
     content["places"] = [astuple(place) for place in results.places]
     content["published"] = [[*astuple(place), metric, value] for (place, metric), value in results.published.items()]
     content["missing"] = [[*astuple(place), reason] for place, reason in results.missing.items()]
-    content["runs"] = [{name: getattr(run, name) for name in _RUN} for run in results.runs]
+    content["runs"] = [_stored_run(run) for run in results.runs]
     return {
         "format": FORMAT,
         "results": content,
@@ -152,6 +174,11 @@ def _stored(report: Report) -> dict[str, Any]:
         "gains": [asdict(one) for one in report.gains],
         "activity": [asdict(one) for one in report.activity],
     }
+
+
+def _stored_run(run: Measured) -> dict[str, Any]:
+    content = {name: getattr(run, name) for name in _RUN}
+    return content if run.diagnosis is None else {**content, "diagnosis": run.diagnosis}
 
 
 def read_report(folder: str | Path) -> Report:
@@ -178,6 +205,7 @@ def read_report(folder: str | Path) -> Report:
             for one in content["comparisons"]
         ]
         activity = [Activity(**{**one, "place": Place(**one["place"])}) for one in content["activity"]]
-        return Report(Results(**kept), found, [MeanGain(**one) for one in content["gains"]], activity)
+        results = Results(**kept)
+        return Report(results, found, [MeanGain(**one) for one in content["gains"]], activity, diagnosed(results))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise CheckpointError(f"{path} is not of this version of topshelf: {error}; write the report again") from None

@@ -35,6 +35,7 @@ class Measured:
     facts: dict[str, Any] = field(default_factory=dict)  # seconds, best_epoch, date, ...; of a search settings, score
     fingerprints: dict[str, int] = field(default_factory=dict)
     curve: list[list[float]] = field(default_factory=list)  # epoch, seconds and validation score
+    diagnosis: dict[str, Any] | None = None  # as topshelf.diagnose.stored writes it
     users: Callable[[], pl.DataFrame] = pl.DataFrame  # columns "protocol/metric"
 
     @property
@@ -179,6 +180,7 @@ def _measured(plan: Plan, cell: Cell, result: dict[str, Any], ledger: Ledger) ->
         facts={**facts, "choose": plan.choose, "key": key},
         fingerprints=result.get("fingerprints", {}),
         curve=result.get("curve", []),
+        diagnosis=result.get("diagnosis"),
         users=lambda: ledger.per_user(key),
     )
 

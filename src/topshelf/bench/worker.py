@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,8 @@ from filelock import FileLock
 from topshelf.bench.cells import Cell, cell_key, data_digest, version
 from topshelf.bench.folder import BenchFolder, Ledger
 from topshelf.config import BaseConfig, class_names
+from topshelf.diagnose import Diagnosis, diagnose
+from topshelf.diagnose.stored import stored
 from topshelf.errors import TopshelfWarning
 from topshelf.evaluation import Evaluation
 from topshelf.training import StoppedEarly, fit
@@ -87,7 +89,7 @@ def _attempt(cell: Cell, folder: BenchFolder, ledger: Ledger) -> str:
             config, tuned = _config(cell, folder)
             fitted = _fitted(cell, folder, config)
             result, per_user = _measured(cell, fitted, _epochs(folder.cell(cell.key)))
-            result |= tuned
+            result |= tuned | _diagnosed(cell, fitted)
     except StoppedEarly:
         if not is_over():
             return "stopped"
@@ -164,6 +166,15 @@ def _measured(cell: Cell, fitted: Fitted, log: list[dict[str, Any]]) -> tuple[di
         "date": datetime.now(UTC).date().isoformat(),
     }
     return result, with_activity(measured_users(evaluations), fitted)
+
+
+def _diagnosed(cell: Cell, fitted: Fitted) -> dict[str, Any]:
+    """The diagnosis of the run, where the plan asks for one."""
+    if cell.diagnose is None:
+        return {}
+    found = diagnose(fitted, **cell.diagnose.model_dump())
+    assert isinstance(found, Diagnosis)  # of interactions
+    return {"diagnosis": stored(replace(found, target=cell.case.name))}
 
 
 def _curve(log: list[dict[str, Any]], metric: str) -> list[list[float]]:

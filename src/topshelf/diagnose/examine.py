@@ -18,7 +18,7 @@ from topshelf.data.splits import Through
 from topshelf.diagnose import states
 from topshelf.diagnose.measures import Weights, weights_of
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning, TrainingError
-from topshelf.training import Fitted, fit, load
+from topshelf.training import Fitted, StoppedEarly, fit, load
 from topshelf.training.build import resolve
 from topshelf.training.examination import Advice, Examination
 from topshelf.training.folder import RunFolder
@@ -175,6 +175,8 @@ class RunPlan:
             say(f"training {label} for {self.epochs} epochs")
             try:
                 fitted = fit(config, own.dataset)
+            except StoppedEarly:
+                raise  # asked to stop: nothing is wrong with this loss
             except (ConfigError, TrainingError) as error:
                 failed[label] = str(error)
                 say(f"{label} is left out: {error}")
@@ -189,9 +191,7 @@ def plan_run(
 ) -> RunPlan:
     """The plan for a config of any task but interactions. Losses are compared where they are named."""
     config = resolve(config)
-    names = dict.fromkeys([config.loss.name, *losses]) if losses else {}
-    entries = [states.entry(text, config) for text in names]
-    states.check_labels(entries)
+    entries = states.entries(config, losses) if losses else []
     epochs = options["epochs"]
     shortened = [(label, states.short(one, epochs)) for label, one in entries]
     if folder is None:

@@ -26,6 +26,7 @@ ESTIMATES = {
 }
 _DRAW_BLOCK = 16  # users that share a draw: fewer than in training, so that the mean error averages over draws
 _DENSITY_SAMPLE = 20_000
+PLOTTED = 4000  # values that a density is made of
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -115,6 +116,11 @@ class Bound:
     holds: float | None  # share of users with a hit and -log DCG@K <= SL@K
     broken: int  # users with H > 1 that violate it: by the theorem, none
     gap: dict[str, float] | None  # SL@K + log DCG@K of users with H > 1
+
+
+def thinned(values: np.ndarray, n: int) -> np.ndarray:
+    """At most ``n`` of the values, in equal steps of their order."""
+    return values if len(values) <= n else values[np.linspace(0, len(values) - 1, n).astype(int)]
 
 
 def quantiles(values: np.ndarray) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,18 @@ from topshelf import charts
 from topshelf.charts import BLUE, COLOURS, DASHES, RED
 from topshelf.diagnose.advice import Weighted
 from topshelf.diagnose.gradients import Concentration
-from topshelf.diagnose.measures import HIGH, LOW, SMALL_LAMBDA, Estimate, lambda_table
+from topshelf.diagnose.measures import (
+    HIGH,
+    LOW,
+    PLOTTED,
+    SMALL_LAMBDA,
+    Estimate,
+    lambda_table,
+    thinned,
+)
 from topshelf.diagnose.run import Diagnosis
 from topshelf.diagnose.tables import all_estimates
 
-_KDE_SAMPLE = 4000
 _MANY = 6  # losses that fit into a legend above the axes
 
 
@@ -71,9 +78,10 @@ def gradient_sizes(diagnosis: Diagnosis) -> Figure:
     return figure
 
 
-def threshold_scatter(diagnosis: Diagnosis) -> Figure:
-    shown = all_estimates(diagnosis)
-    figure, panels = charts.figure(3.4 * len(shown) + 0.6, 4.1, len(shown))
+def threshold_scatter(diagnosis: Diagnosis, shown: Sequence[Estimate] | None = None) -> Figure:
+    """A panel per estimate; default: all that the diagnosis has."""
+    shown = all_estimates(diagnosis) if shown is None else shown
+    figure, panels = charts.figure(max(7.0, 3.4 * len(shown) + 0.6), 4.1, len(shown))
     for place, (estimate, axes) in enumerate(zip(shown, panels, strict=True)):
         low, high = _ends(estimate)
         axes.plot([low, high], [low, high], color="#777", linewidth=1, zorder=3)
@@ -111,26 +119,39 @@ def threshold_errors(diagnosis: Diagnosis) -> Figure:
 
 def score_densities(diagnosis: Diagnosis) -> Figure:
     figure, (axes,) = charts.figure(7, 4)
-    parts = (
-        ("negatives", diagnosis.scores.negative),
-        ("training positives", diagnosis.scores.positive),
-        (f"thresholds (rank {diagnosis.k})", diagnosis.scores.threshold),
-    )
-    both = np.concatenate([values for _, values in parts])
-    low, high = np.quantile(both, (0.0005, 0.9995))
-    grid = np.linspace(low, high, 300)
-    for place, (name, values) in enumerate(parts):
-        height = _density(values, grid)
-        axes.plot(grid, height, **_line(place, f"{name}, mean {values.mean():.2f}"))
-        axes.fill_between(grid, height, color=COLOURS[place], alpha=0.12, linewidth=0)
-    axes.set(xlabel="score", ylabel="density")
-    axes.set_ylim(bottom=0)
-    _legend(axes, len(parts))
+    _densities(axes, diagnosis, f"thresholds (rank {diagnosis.k})", diagnosis.scores.threshold)
     return figure
 
 
+def estimated_densities(diagnosis: Diagnosis, estimate: Estimate) -> Figure:
+    """The densities of the scores with estimated thresholds, and with the exact ones, in two panels."""
+    figure, panels = charts.figure(9.6, 4, 2)
+    kinds = (("estimated thresholds", estimate.estimate), ("exact thresholds", estimate.exact))
+    for axes, (name, values) in zip(panels, kinds, strict=True):
+        _densities(axes, diagnosis, name, values, columns=1)
+    top = max(axes.get_ylim()[1] for axes in panels)
+    for axes in panels:
+        axes.set_ylim(0, top)
+    return figure
+
+
+def _densities(axes: Any, diagnosis: Diagnosis, name: str, thresholds: np.ndarray, *, columns: int = 3) -> None:
+    """Scores of negatives and positives, and thresholds."""
+    scores = diagnosis.scores
+    parts = (("negatives", scores.negative), ("training positives", scores.positive), (name, thresholds))
+    low, high = np.quantile(np.concatenate([values for _, values in parts]), (0.0005, 0.9995))
+    grid = np.linspace(low, high, 300)
+    for place, (label, values) in enumerate(parts):
+        height = _density(values, grid)
+        axes.plot(grid, height, **_line(place, f"{label}, mean {values.mean():.2f}"))
+        axes.fill_between(grid, height, color=COLOURS[place], alpha=0.12, linewidth=0)
+    axes.set(xlabel="score", ylabel="density")
+    axes.set_ylim(bottom=0)
+    charts.legend_above(axes, columns)
+
+
 def _density(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    sample = values[np.linspace(0, len(values) - 1, min(len(values), _KDE_SAMPLE)).astype(int)].astype(np.float64)
+    sample = thinned(values, PLOTTED).astype(np.float64)
     if len(sample) < 3 or np.ptp(sample) < 1e-9:
         return np.zeros_like(grid)  # a single value has no density
     return np.asarray(gaussian_kde(sample)(grid))
@@ -186,14 +207,19 @@ def bound_gap(diagnosis: Diagnosis) -> Figure:
 
 
 def lambda_heat(diagnosis: Diagnosis) -> Figure:
+    size = max(20, min(2 * diagnosis.k, 60))
+    return lambda_weights(diagnosis.k, min(diagnosis.n_items, size), diagnosis.small_lambda)
+
+
+def lambda_weights(k: int, size: int, small: float) -> Figure:
+    """The lambda weights of LambdaLoss@K in the first ``size`` ranks; ``small``: share of all pairs under 0.005."""
     figure, (axes,) = charts.figure(5.6, 4.6)
-    size = min(diagnosis.n_items, max(20, min(2 * diagnosis.k, 60)))
     places = np.arange(1, size + 1)
-    table = lambda_table(places[:, None], places[None, :], diagnosis.k)
+    table = lambda_table(places[:, None], places[None, :], k)
     image = axes.imshow(
         np.ma.masked_invalid(table),
         norm=LogNorm(vmin=SMALL_LAMBDA / 10, vmax=np.nanmax(table)),
-        cmap=colormaps["viridis"].with_extremes(bad="#bbb"),  # the diagonal: no two items share a rank
+        cmap=colormaps["viridis"].with_extremes(bad="white"),  # the diagonal: no two items share a rank
         origin="upper",
         extent=(0.5, size + 0.5, size + 0.5, 0.5),
     )
@@ -202,10 +228,7 @@ def lambda_heat(diagnosis: Diagnosis) -> Figure:
     axes.set(xlabel="rank of the negative", ylabel="rank of the positive")
     ticks = [1, *range(5, size + 1, 5)]
     axes.set(xticks=ticks, yticks=ticks)
-    axes.set_title(
-        f"LambdaLoss@{diagnosis.k}: {diagnosis.small_lambda:.1%} of all pairs of ranks are under {SMALL_LAMBDA:g}",
-        fontsize=10,
-    )
+    axes.set_title(f"LambdaLoss@{k}: {small:.1%} of all pairs of ranks are under {SMALL_LAMBDA:g}", fontsize=10)
     figure.colorbar(image, ax=axes, label="lambda weight (white line: 0.005)")
     return figure
 

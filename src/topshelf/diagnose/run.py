@@ -22,7 +22,7 @@ from topshelf.diagnose.states import State, Timing, Vectors
 from topshelf.errors import ConfigError, TrainingError, at_least, at_most
 from topshelf.models import Model
 from topshelf.queries import Context
-from topshelf.training import load, load_dataset
+from topshelf.training import Fitted, StoppedEarly, load, load_dataset
 from topshelf.training.batches import stream
 from topshelf.training.build import DRAWN, build_objective, model_class, resolve
 from topshelf.training.folder import RunFolder
@@ -190,6 +190,8 @@ class Plan:
             say(f"training {label} for {self.epochs} epochs")
             try:
                 made.append(states.trained(label, config, self.context, self.sample, self.k))
+            except StoppedEarly:
+                raise  # asked to stop: nothing is wrong with this loss
             except (ConfigError, TrainingError) as error:
                 if place == 0:
                     raise
@@ -231,7 +233,7 @@ class Plan:
 
 
 def diagnose(
-    target: str | Path | BaseConfig,
+    target: str | Path | BaseConfig | Fitted,
     *,
     losses: Sequence[str] | None = None,
     users: int = USERS,
@@ -239,21 +241,21 @@ def diagnose(
     seed: int | None = None,
     dataset: Any = None,
 ) -> Diagnosis | RunDiagnosis:
-    """Measure the loss of a run folder, a TOML file or a config, and compare it with other losses.
+    """Measure the loss of a run folder, a TOML file, a config or a fitted model, and compare it with other losses.
 
     Runs of documents, next items and links are examined as they were kept, group by group; see docs/diagnose.md. The
     rest is said of interactions.
 
     Every loss of ``losses`` (names, or TOML files with their own settings; default: the run's, softmax and SL@K) is
     trained for ``epochs`` from the same initial values. Gradients, the bound over epochs, the loss's own thresholds and
-    times are of that training. Thresholds, scores, weights and hits are of the kept model of a run folder, or of the
-    newly trained model of a config. ``users`` is the size of the sample.
+    times are of that training. Thresholds, scores, weights and hits are of the kept model of a run folder or of a
+    fitted model, else of the newly trained model of a config. ``users`` is the size of the sample.
     """
     return plan(target, losses=losses, users=users, epochs=epochs, seed=seed, dataset=dataset).run()
 
 
 def plan(
-    target: str | Path | BaseConfig,
+    target: str | Path | BaseConfig | Fitted,
     *,
     losses: Sequence[str] | None = None,
     users: int = USERS,
@@ -266,11 +268,13 @@ def plan(
     at_least("epochs", epochs, 1)
     name, config, folder = _opened(target)
     if not isinstance(config, RunConfig):  # its task examines it
+        if isinstance(target, Fitted):
+            raise ConfigError(f"a fitted model of the task {config.task} is diagnosed from its run folder; save it")
         options = {"users": users, "epochs": epochs, "seed": seed, "dataset": dataset}
         return plan_run(name, config, folder, losses, options)
     kept = None
-    if folder is not None:
-        fitted = load(folder)
+    if folder is not None or isinstance(target, Fitted):
+        fitted = target if isinstance(target, Fitted) else load(str(folder))
         kept, dataset = fitted.model, fitted.dataset
     return _plan(name, config, kept, losses, users, epochs, seed, dataset)
 
@@ -290,9 +294,7 @@ def _plan(
     if seed is not None:
         config = config.model_copy(update={"seed": seed})
     config = resolve(config)
-    names = dict.fromkeys([config.loss.name, *(COMPARED if losses is None else losses)])
-    entries = [states.entry(name, config) for name in names]
-    states.check_labels(entries)
+    entries = states.entries(config, COMPARED if losses is None else losses)
     dataset = dataset or load_dataset(config)
     n_items = dataset.split.n_items
     for label, one in entries:
@@ -305,8 +307,10 @@ def _plan(
     return Plan(name, dataset, kept, shortened, context, sample, epochs)
 
 
-def _opened(target: str | Path | BaseConfig) -> tuple[str, BaseConfig, Path | None]:
+def _opened(target: str | Path | BaseConfig | Fitted) -> tuple[str, BaseConfig, Path | None]:
     """The name and the config of a target, and the folder of a run."""
+    if isinstance(target, Fitted):
+        return "a fitted model", target.config, None
     if isinstance(target, BaseConfig):
         return f"{target.loss.name} on {target.data.source}", target, None
     path = Path(target)

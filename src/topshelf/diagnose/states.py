@@ -72,11 +72,11 @@ class Timing:
     negatives: str
 
 
-def entry(text: str, base: C) -> tuple[str, C]:
+def entry(text: str, base: C, setting: str = "--losses") -> tuple[str, C]:
     """A label and the config of a loss to compare: its name, ``package.module:Class``, or a TOML file.
 
     By name a loss gets the settings shipped for it on this data, else its general ones; data, K, seed and the model's
-    size are those of ``base``. The loss of ``base`` itself keeps its settings.
+    size are those of ``base``. The loss of ``base`` itself keeps its settings. ``setting`` is what an error names.
     """
     common: dict[str, Any] = {"task": base.task, "seed": base.seed, "k": base.k, "data": base.data.model_dump()}
     common["evaluate"] = base.evaluate.model_dump()
@@ -89,9 +89,18 @@ def entry(text: str, base: C) -> tuple[str, C]:
     if text == base.loss.name:
         return label, base
     kinds = REGISTRIES[base.task]
-    lookup("--losses", text, kinds.losses, kinds.loss_base)
+    lookup(setting, text, kinds.losses, kinds.loss_base)
     shipped = preset(base.data.source, base.model.name, text, base.task)
     return label, _resolved(merged(shipped, {**common, "loss": {"name": text}}), base)
+
+
+def entries(base: C, losses: Sequence[str], setting: str = "--losses") -> list[tuple[str, C]]:
+    """The loss of ``base``, then those to compare it with, each once."""
+    found = [entry(text, base, setting) for text in dict.fromkeys([base.loss.name, *losses])]
+    labels = [label for label, _ in found]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ConfigError(f"{setting} names {', '.join(twice)} twice; name every loss once")
+    return found
 
 
 def _resolved(values: dict[str, Any], base: C) -> C:
@@ -160,10 +169,3 @@ def times(states: Sequence[State], positives: Ragged, n_items: int, seed: int) -
         negatives = kind if n is None else f"{n} {kind}"
         result.append(Timing(state.label, seconds, batch.item.numel(), batch.query.numel(), negatives))
     return result
-
-
-def check_labels(entries: Sequence[tuple[str, BaseConfig]]) -> None:
-    labels = [label for label, _ in entries]
-    twice = sorted({label for label in labels if labels.count(label) > 1})
-    if twice:
-        raise ConfigError(f"--losses names {', '.join(twice)} twice; name every loss once")
