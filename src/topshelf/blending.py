@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -67,14 +68,19 @@ def blend(
         weights, valid_score = search.weights()
     elif not first.config.train.refit:
         valid_score = search.valid_score(weights)
-    config = _config(fitted, weights, search.scales)
-    model = build_model(config, first.model.n_queries, first.model.n_items)
-    model.parts = nn.ModuleList(run.model for run in fitted)  # the fitted ones in place of those just made
     seconds = time.perf_counter() - started + sum(run.seconds for run in fitted)
-    blended = Fitted(config, first.dataset, model, seconds=seconds, valid_score=valid_score)
+    blended = combined(fitted, weights, search.scales, seconds=seconds, valid_score=valid_score)
     if out is not None:
         save(blended, out)
     return blended
+
+
+def combined(runs: Sequence[Fitted], weights: Sequence[float], scales: Sequence[float], **more: Any) -> Fitted:
+    """The blend of fitted models with given weights and scales; ``more`` are other fields of its Fitted."""
+    config, first = _config(runs, weights, scales), runs[0]
+    model = build_model(config, first.model.n_queries, first.model.n_items)
+    model.parts = nn.ModuleList(run.model for run in runs)  # the fitted ones in place of those just made
+    return Fitted(config, first.dataset, model, **more)
 
 
 class WeightSearch:

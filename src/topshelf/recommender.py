@@ -197,6 +197,26 @@ class Recommender:
         save(self.fitted, path)
 
     @classmethod
+    def auto(
+        cls,
+        data: Any,
+        *,
+        k: int = 20,
+        budget: str | float = "10m",
+        seed: int = 0,
+        out: str | Path | None = None,
+        quiet: bool = True,
+        **settings: Any,
+    ) -> Recommender:
+        """The best recommender that is found in a budget of time, without choosing a model: see :mod:`topshelf.auto`.
+
+        ``settings`` are sections such as ``data={"user": "buyer"}``. Needs ``pip install 'topshelf[tune]'``.
+        """
+        from topshelf.auto import auto
+
+        return cls.of(auto(data, k=k, budget=budget, seed=seed, out=out, settings=settings, quiet=quiet).fitted)
+
+    @classmethod
     def load(cls, path: str | Path, *, allow: Collection[str] = ()) -> Recommender:
         """The recommender of a run folder; ``allow`` as in :func:`topshelf.load`."""
         artifact, run = Artifact.open(path, allow=allow), RunFolder(path).run

@@ -15,6 +15,7 @@ import typer
 
 from topshelf import terminal
 from topshelf.cli import bench, completion, data
+from topshelf.cli.auto import auto
 from topshelf.cli.bench import compare
 from topshelf.cli.blend import blend
 from topshelf.cli.commands import demo, evaluate, losses, models, recommend, similar, train
@@ -52,7 +53,22 @@ def options(
 
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
-for command in (train, evaluate, compare, recommend, similar, rank, links, blend, losses, models, demo, diagnose, tune):
+for command in (
+    auto,
+    train,
+    evaluate,
+    compare,
+    recommend,
+    similar,
+    rank,
+    links,
+    blend,
+    losses,
+    models,
+    demo,
+    diagnose,
+    tune,
+):
     app.command()(command)
 
 

@@ -95,6 +95,15 @@ class Phases:
             extra = checkpoint["extra"]
         return self._refit(extra, checkpoint)
 
+    def run_refit(self, chosen: Outcome, measured: dict[str, Any] | None) -> Outcome:
+        """The refit of the config alone, after a first phase that chose the epoch in another run."""
+        if self._first_model.is_closed_form:
+            started, model = time.perf_counter(), self._first_model
+            model.fit(self.task.context(through_refit(self.config.train.refit)))
+            return Outcome(model, 0, time.perf_counter() - started, chosen.valid_score, measured)
+        names = ("best_epoch", "seconds", "valid_score")
+        return self._refit({**{name: getattr(chosen, name) for name in names}, "measured": measured, "log": ""}, None)
+
     def _validate(self, model: Trainable) -> float:
         return self.task.validate(model, self.config.k)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -132,6 +132,27 @@ def fit(config: BaseConfig, dataset: Any = None, *, out: str | Path | None = Non
         return _finish(phases, dataset, None, None)
     with RunFolder.create(out, config, _saving(config, dataset)) as folder:
         return _finish(phases, dataset, folder, None)
+
+
+def refit(
+    fitted: Fitted, kind: Literal[True, "all"], *, measured: dict[str, Any] | None = None, quiet: bool = True
+) -> Fitted:
+    """The same settings trained again, for the epochs that were chosen, on train + validation (True) or on everything.
+
+    The run must not be refitted yet. ``measured`` are the test metrics that a refit on everything keeps, as JSON.
+    """
+    if fitted.config.train.refit:
+        raise ConfigError(
+            f"a run that is refitted again must have train.refit = false, got {fitted.config.train.refit!r}"
+        )
+    if (kind == "all" and fitted.task.has("test")) != (measured is not None):
+        raise ConfigError("a refit on everything needs the test metrics from before it, and no other refit takes them")
+    train = fitted.config.train.model_copy(update={"refit": kind})
+    config = fitted.config.model_copy(update={"train": train})
+    names = ("model", "best_epoch", "seconds", "valid_score")
+    chosen = Outcome(*(getattr(fitted, name) for name in names))
+    outcome = _phases(config, fitted.dataset, quiet).run_refit(chosen, measured)
+    return Fitted(config, fitted.dataset, **vars(outcome))
 
 
 def resume(out: str | Path, *, quiet: bool = True, allow: Collection[str] = ()) -> Fitted:

@@ -32,6 +32,7 @@ def tune(
     out: str | Path | None = None,
     storage: str | None = None,
     quiet: bool = True,
+    page: bool = True,
 ) -> Tuned:
     """Search the settings of a config's model and loss for the best validation NDCG@K; the test part is never read.
 
@@ -39,9 +40,9 @@ def tune(
     :func:`topshelf.tuning.ranges.space`). The budget is ``trials`` (default: 30, or the study's own), of all processes
     together; no trial begins more than ``timeout`` seconds after this call. With ``out`` the study is kept in a folder;
     the same call again continues it, also while other processes work on it. ``storage`` is a database url, by default
-    SQLite in that folder.
+    SQLite in that folder. ``page``: whether the folder gets its page, which takes about a second.
     """
-    limits = Limits(trials, timeout, storage, quiet)
+    limits = Limits(trials, timeout, storage, quiet, page)
     definition = Definition(space(config, ranges), sampler)
     folder = StudyFolder(out) if out is not None else None
     if folder is not None:
@@ -84,7 +85,7 @@ def _work(definition: Definition, parts: Parts, folder: StudyFolder | None, limi
         checks.check_study(study, definition.space, folder, shown(url) if url else "the study")
         checks.check_data(study, parts)
         runner.check_sizes(defaults)
-        outcome = _run(Worker(definition, study, runner, folder, limits), folder)
+        outcome = _run(Worker(definition, study, runner, folder, limits), folder if limits.page else None)
     if outcome.best is None and not outcome.budget.spent["running"] and outcome.rows:
         row = outcome.rows[0]
         raise TrainingError(f"no trial was completed; trial {row.number}: {row.note or row.state}")

@@ -42,6 +42,7 @@ class Limits:
     timeout: float | None
     storage: str | None
     quiet: bool
+    page: bool = True
 
     def __post_init__(self) -> None:
         if self.trials is not None:

@@ -1,0 +1,89 @@
+"""What is tried: cheap strong models, then trained ones, with where the search of each begins and what it searches."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from topshelf.data import Split
+
+_RATES = (0.01, 0.03, 0.1)
+_SHARED: dict[str, Any] = {
+    "train.batch_size": (256, 512, 2048),
+    "train.weight_decay": (0.0, 1e-6, 1e-5),
+    "loss.tau": (0.15, 0.2, 0.225, 0.25),
+    "model.dim": (64, 128, 256, 512),
+}
+_WEIGHT: dict[str, Any] = {
+    "loss.tau_weight": (1.5, 2.0, 2.5, 3.0, 4.0),
+    "negatives.effective_n": (200, 500, 1000, 1500),
+    "threshold.every": (5, 20),
+}
+_MANY = 500_000  # users and items of which vectors of 256 numbers would take long to train
+# One fit of SLIM over 8,360 items took 80 s of two cores; it grows with about the 2.5th power of their number.
+_SLIM_SECONDS, _SLIM_ITEMS, _SLIM_POWER = 80.0, 8_360, 2.5
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model, with a loss if it is trained by one, the settings of its first trial, and the ranges of its search."""
+
+    name: str
+    model: str
+    loss: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    ranges: dict[str, Any] | None = None
+
+    @property
+    def is_trained(self) -> bool:
+        return self.loss is not None
+
+    @property
+    def family(self) -> str:
+        """Models of one family make similar mistakes: a blend wants several families."""
+        return {"mf": "factors", "ials": "factors", "history": "history"}.get(self.model, "items")
+
+
+def candidates(k: int, split: Split) -> list[Candidate]:
+    """In the order of their cost."""
+    classics = {"popularity": "popularity", "item-kNN": "itemknn", "RP3beta": "rp3beta"}
+    classics |= {"iALS": "ials", "EASE": "ease", "SLIM": "slim"}
+    found = [Candidate(name, model) for name, model in classics.items()]
+    dim = 256 if split.n_users + split.n_items < _MANY else 64
+    for label, model, rate, rates in (("MF", "mf", 0.03, _RATES), ("history", "history", 0.01, (0.003, 0.01, 0.03))):
+        for loss, name in (("softmax", "softmax"), ("slatk", f"SL@{k}")):
+            found.append(_trained(f"{label}, {name}", model, loss, dim, rate, rates))
+    return found
+
+
+def _trained(name: str, model: str, loss: str, dim: int, rate: float, rates: tuple[float, ...]) -> Candidate:
+    train = {"learning_rate": rate, "batch_size": 512, "weight_decay": 0.0, "epochs": 120, "patience": 5}
+    settings: dict[str, Any] = {"model": {"dim": dim}, "loss": {"tau": 0.2}, "train": train}
+    ranges = {**_SHARED, "train.learning_rate": rates}
+    if loss == "slatk":
+        settings["loss"]["tau_weight"] = 2.5
+        ranges |= _WEIGHT
+    if model == "history":
+        ranges["model.drop"] = (0.1, 0.2, 0.35)
+    return Candidate(name, model, loss, settings, ranges)
+
+
+def expected_seconds(candidate: Candidate, split: Split) -> float | None:
+    """A rough time of one fit that cannot be stopped in the middle; None where it is short or not known."""
+    if candidate.model == "ease":
+        return 2.0 * split.n_items**3 / _product_rate()
+    if candidate.model == "slim":
+        return _SLIM_SECONDS * (split.n_items / _SLIM_ITEMS) ** _SLIM_POWER
+    return None
+
+
+def _product_rate(size: int = 768) -> float:
+    """Multiply-adds of this machine per second, in a product of two matrices; the second of two."""
+    table = torch.ones(size, size)
+    table @ table
+    started = time.perf_counter()
+    table @ table
+    return float(size**3 / max(time.perf_counter() - started, 1e-6))

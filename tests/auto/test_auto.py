@@ -1,0 +1,221 @@
+"""The best run for a budget: what is tried, that the test part is measured once, stops, kills, and wrong inputs."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+
+from command_line import run_topshelf
+from topshelf import Recommender, load
+from topshelf.auto import auto, race
+from topshelf.auto import run as run_module
+from topshelf.auto.budget import Clock, seconds_of
+from topshelf.auto.candidates import Candidate, candidates, expected_seconds
+from topshelf.auto.finish import finished, parts
+from topshelf.auto.race import Race, Runner
+from topshelf.blending import blend
+from topshelf.config import assemble
+from topshelf.data import Dataset, generate, make_split
+from topshelf.errors import ConfigError, TrainingError
+from topshelf.training import StoppedEarly, fit
+from topshelf.training.tasks.interactions import InteractionsTask
+
+FEW = [Candidate("item-kNN", "itemknn"), Candidate("EASE", "ease"), Candidate("popularity", "popularity")]
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return Dataset("generated", make_split(generate(80, 50, interactions_per_user=10, seed=3), seed=0))
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Three candidates that are fitted in a moment."""
+    monkeypatch.setattr(run_module, "candidates", lambda k, split: FEW)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("45", 45), (30, 30), (2.5, 2.5)]
+)
+def test_budgets_are_times(given, seconds):
+    assert seconds_of(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["soon", "10 days", "-5m", "0", "nan", True, None, float("inf")])
+def test_other_budgets_are_refused(given):
+    with pytest.raises(ConfigError, match="budget must be"):
+        seconds_of(given)
+
+
+def test_a_table_becomes_a_run_that_every_command_takes(tmp_path, few):
+    rows = [(user, (user * 7 + step * step) % 40) for user in range(60) for step in range(9)]
+    frame = pl.DataFrame(rows, schema=["buyer", "sku"], orient="row").unique()
+    recommender = Recommender.auto(frame, k=5, budget=3, out=tmp_path / "best")
+    table = recommender.recommend([1, 2], k=3)
+    assert table.equals(Recommender.load(tmp_path / "best").recommend([1, 2], k=3))
+    found = json.loads((tmp_path / "best" / "auto.json").read_text())
+    assert {one["name"] for one in found["tried"]} == {one.name for one in FEW}
+    metrics = json.loads((tmp_path / "best" / "metrics.json").read_text())
+    assert metrics["refit"] == "all"
+    assert metrics["test"]["ndcg@5"] > 0
+    assert not (tmp_path / "best.auto").exists()
+    assert "rows written" in run_topshelf("recommend", tmp_path / "best", "--out", tmp_path / "all.parquet")[0]
+    assert pl.read_parquet(tmp_path / "all.parquet").height == 60 * 5
+
+
+def test_the_test_part_is_measured_once_and_at_the_end(few, monkeypatch, tmp_path):
+    measured, measure = [], InteractionsTask.measure
+
+    def watched(self, model, part, *given, **more):
+        measured.append(part)
+        return measure(self, model, part, *given, **more)
+
+    monkeypatch.setattr(InteractionsTask, "measure", watched)
+    auto("synthetic", k=5, budget=3)
+    assert measured.count("test") == 1
+    assert measured.index("test") == len(measured) - 1
+
+
+def runner_of(model, dataset, seconds=0.0):
+    config = assemble(data="generated", model=model, loss="softmax", k=5)
+    fitted = fit(config, dataset)
+    score = fitted.evaluate(part="valid").mean()["ndcg@5"]
+    return Runner(Candidate(model, model), config, score, seconds, 1, seconds)
+
+
+def test_the_result_is_the_blend_of_its_parts(dataset):
+    """By the other way: runs refitted on validation, blended by ``topshelf blend``."""
+    chosen = [runner_of(model, dataset) for model in ("ease", "itemknn")]
+    fitted, weights = finished(chosen, dataset, lambda line: None)
+    runs = [
+        fit(assemble(data="generated", model=model, loss="softmax", k=5, more={"train": {"refit": True}}), dataset)
+        for model in ("ease", "itemknn")
+    ]
+    expected = blend(runs)
+    assert weights == pytest.approx(expected.config.model.settings["weights"])
+    assert fitted.measured["mean"]["ndcg@5"] == pytest.approx(expected.evaluate().mean()["ndcg@5"])
+    assert fitted.valid_score == pytest.approx(expected.valid_score)
+    assert fitted.through == "all"
+
+
+def test_parts_are_of_several_families_as_far_as_the_time_goes(dataset):
+    scores = {"mf": 0.5, "ials": 0.45, "ease": 0.4, "slim": 0.39, "history": 0.3, "popularity": 0.1}
+    ranked = [Runner(Candidate(name, name), None, score, 1.0) for name, score in scores.items()]
+    names = [one.candidate.model for one in parts(ranked, Clock(1000), is_hurried=False)]
+    assert names == ["mf", "ease", "history", "ials"]
+    assert [one.candidate.model for one in parts(ranked, Clock(1000), is_hurried=True)] == ["mf"]
+    assert [one.candidate.model for one in parts(ranked, Clock(7.5), is_hurried=False)] == ["mf", "ease"]
+
+
+def test_the_candidates_are_those_of_the_issue_and_the_long_ones_are_known_before(dataset):
+    found = candidates(7, dataset.split)
+    assert [one.name for one in found][-1] == "history, SL@7"
+    assert {one.model for one in found} == {
+        *("popularity", "itemknn", "rp3beta", "ials", "ease", "slim", "mf", "history")
+    }
+    assert expected_seconds(Candidate("x", "ease"), dataset.split) < 1
+    assert expected_seconds(Candidate("x", "mf", "softmax"), dataset.split) is None
+
+
+def configured(candidate, more):
+    return assemble(data="generated", model=candidate.model, loss=candidate.loss or "softmax", k=5, more=more)
+
+
+def test_what_cannot_be_fitted_is_left_out_with_its_reason(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(race, "expected_seconds", lambda one, split: 1e6 if one.model == "slim" else None)
+    broken = Candidate("broken", "ease", settings={"model": {"l2": -1}})
+    entrants = [FEW[0], broken, Candidate("SLIM", "slim")]
+    running = Race(
+        entrants,
+        dataset,
+        lambda one, more: configured(one, {**one.settings, **more}),
+        tmp_path,
+        Clock(2.0),
+        lambda line: None,
+    )
+    running.run()
+    notes = {one.candidate.name: one.note for one in running.runners}
+    assert notes["broken"].startswith("left out: ")
+    assert "l2" in notes["broken"]
+    assert "one fit takes about 277.8 h" in notes["SLIM"]
+    assert [one.candidate.name for one in running.ranked()] == ["item-kNN"]
+
+
+def test_a_trained_candidate_gets_the_epochs_that_its_share_allows(dataset, tmp_path, monkeypatch):
+    trained = Candidate("MF", "mf", "softmax", {"model": {"dim": 8}, "train": {"epochs": 120}})
+    running = Race([trained], dataset, lambda one, more: configured(one, more), tmp_path, Clock(100), lambda line: None)
+    monkeypatch.setattr(running, "_epoch_seconds", lambda one: 2.0)
+    assert running._timed(trained, 100.0).train.epochs == 10  # a fifth of 100 s
+    with pytest.raises(TrainingError, match="an epoch takes 2 s, and its share of the budget is 5 s"):
+        running._timed(trained, 25.0)
+
+
+def test_asked_to_stop_it_leaves_the_best_so_far(few, monkeypatch, tmp_path):
+    calls, tune = [], race.tune
+
+    def stopped(*given, **more):
+        calls.append(more)
+        if len(calls) > 2:
+            raise StoppedEarly("asked to stop")
+        return tune(*given, **more)
+
+    monkeypatch.setattr(race, "tune", stopped)
+    found = auto("synthetic", k=5, budget=30, out=tmp_path / "best")
+    assert sum(one.weight > 0 for one in found.tried) == 1
+    assert load(tmp_path / "best").is_finished
+
+
+def test_after_a_kill_it_goes_on_with_what_is_left(few, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "finished", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            auto("synthetic", k=5, budget=3, out=tmp_path / "best")
+    kept = json.loads((tmp_path / "best.auto" / "auto.json").read_text())
+    assert kept["spent"] > 1
+    assert not (tmp_path / "best").exists()
+    trials = []
+    tune = race.tune
+    monkeypatch.setattr(race, "tune", lambda *given, **more: trials.append(more["timeout"]) or tune(*given, **more))
+    found = auto("synthetic", k=5, budget=3, out=tmp_path / "best")
+    assert race.NO_TIME in trials  # the searches were read, not begun again
+    assert found.spent > kept["spent"]
+    assert (tmp_path / "best" / "auto.json").exists()
+
+
+def test_another_search_in_the_folder_is_refused(few, tmp_path):
+    work = tmp_path / "best.auto"
+    run_module._state(work, {"k": 5, "seed": 0, "source": "synthetic", "settings": {}})
+    with pytest.raises(ConfigError, match=r"has a search with k = 5, got 6; go on with the same"):
+        auto("synthetic", k=6, budget=3, out=tmp_path / "best")
+    (work / "auto.json").write_text("{}")
+    with pytest.raises(Exception, match="it has no checksum"):
+        auto("synthetic", k=5, budget=3, out=tmp_path / "best")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "x"], "give --data PATH|NAME"),
+        (["--data", "synthetic"], "give --out FOLDER"),
+        (["--data", "synthetic", "--out", "x", "--budget", "soon"], "budget must be a time such as 90s, 10m or 2h"),
+        (["--data", "synthetic", "--out", "x", "--set", "model.name=ease"], "the candidates decide them"),
+        (["--data", "nothing.csv", "--out", "x"], "nothing.csv"),
+    ],
+)
+def test_wrong_inputs_are_one_message(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in run_topshelf("auto", *arguments, code=2)[1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line_shows_what_was_tried_and_why(few, tmp_path):
+    output, progress = run_topshelf(
+        "auto", "--data", "synthetic", "--k", "5", "--budget", "3s", "--out", tmp_path / "b"
+    )
+    for one in FEW:
+        assert one.name in output
+        assert f"{one.name}: " in progress
+    assert "on validation" in output
+    assert "before it was refitted on everything" in output
