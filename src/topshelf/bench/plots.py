@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from topshelf import charts
 from topshelf.bench.results import Measured, Place, Results
@@ -10,6 +11,7 @@ from topshelf.bench.summary import scores
 from topshelf.bench.tables import Scores, metric_name
 
 _MARKS = "osD^vPX"
+_MOST_TICKS = 9
 
 
 def figures(results: Results) -> dict[str, bytes]:
@@ -65,11 +67,23 @@ def _curves(results: Results, protocol: str) -> bytes:
                 protocol,
                 metric,
             )
+        _mark_values(panel, [one.x for one in results.places if one.data == data])
         panel.set_xlabel(charts.plain(results.x_label or ""))
         panel.set_ylabel(f"{metric_name(metric)}, {protocol}")
         panel.set_title(charts.plain(data), fontsize=10, loc="left")
         panel.legend(frameon=False, fontsize=9)
     return charts.render(drawing)
+
+
+def _mark_values(panel: Any, values: list[Any]) -> None:
+    """The values that were run, in place of even steps; words at their place in the plan."""
+    distinct = list(dict.fromkeys(values))
+    if len(distinct) > _MOST_TICKS:
+        return
+    is_number = all(isinstance(value, int | float) for value in distinct)
+    places = [float(value) for value in distinct] if is_number else list(range(len(distinct)))
+    texts = [f"{value:g}" if is_number else charts.plain(str(value)) for value in distinct]
+    panel.set_xticks(places, texts, fontsize=9)
 
 
 def _line(
