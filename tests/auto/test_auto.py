@@ -164,6 +164,7 @@ def test_asked_to_stop_it_leaves_the_best_so_far(few, monkeypatch, tmp_path):
     monkeypatch.setattr(race, "tune", stopped)
     found = auto("synthetic", k=5, budget=30, out=tmp_path / "best")
     assert sum(one.weight > 0 for one in found.tried) == 1
+    assert "the best when the search was stopped" in found.why()[0]
     assert load(tmp_path / "best").is_finished
 
 

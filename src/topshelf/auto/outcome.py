@@ -31,6 +31,7 @@ class Auto:
     budget: float
     spent: float
     history: list[tuple[float, float]]  # seconds, and the best validation score so far
+    is_stopped: bool = False  # the user ended the search
 
     @property
     def best(self) -> Tried:
@@ -51,6 +52,8 @@ class Auto:
         """Why the result is what it is."""
         used = sorted((one for one in self.tried if one.weight > 0), key=lambda one: -one.weight)
         score, best = self.fitted.valid_score or 0.0, self.best
+        if self.is_stopped:
+            return [f"{used[0].name}: the best when the search was stopped ({score:.4f} on validation)."]
         if len(used) == 1:
             return [f"{used[0].name} alone: no sum with the others was better on validation ({score:.4f})."]
         parts = " + ".join(f"{one.weight:g} x {one.name}" for one in used)

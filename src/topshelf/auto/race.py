@@ -61,7 +61,8 @@ class Runner:
 class Race:
     """Validation scores of candidates under a clock; every trial is kept in ``folder``, so that a race can go on.
 
-    ``configure(candidate, more)`` gives a candidate's config. ``stopped`` is true once the user asked to stop.
+    ``configure(candidate, more)`` gives a candidate's config. ``keep`` is called after every search, to keep what was
+    spent. ``stopped`` is true once the user asked to stop.
     """
 
     def __init__(
@@ -72,9 +73,11 @@ class Race:
         folder: Path,
         clock: Clock,
         say: Callable[[str], None],
+        keep: Callable[[], None] = lambda: None,
     ) -> None:
         self.runners = [Runner(one) for one in entrants]
         self.dataset, self.configure, self.folder, self.clock, self.say = dataset, configure, folder, clock, say
+        self.keep = keep
         self.history: list[tuple[float, float]] = []
         self.stopped = False
 
@@ -177,6 +180,7 @@ class Race:
     def _search(self, runner: Runner, config: BaseConfig, trials: int | None, timeout: float | None) -> None:
         ranges, out = runner.candidate.ranges, self._path(runner)
         runner.take(tune(config, self.dataset, trials=trials, ranges=ranges, timeout=timeout, out=out, page=False))
+        self.keep()
         if (best := self.ranked()) and best[0].score is not None:
             self.history.append((self.clock.spent, best[0].score))
 

@@ -56,7 +56,11 @@ def auto(
     first = configure(Candidate("popularity", "popularity"), {})
     if out is not None:
         RunFolder(out).check_new()
-    dataset = load_dataset(first) if source is not None else dataset_of(data, first)
+    if source is not None:
+        dataset = load_dataset(first)
+    else:
+        dataset = dataset_of(data, first)
+        dataset.warn()
     with ExitStack() as stack:
         if out is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topshelf-auto-")))
@@ -80,11 +84,10 @@ def _raced(
     say: Callable[[str], None],
 ) -> Auto:
     entrants = candidates(configure(Candidate("popularity", "popularity"), {}).k, dataset.split)
-    race = Race(entrants, dataset, configure, folder, clock, say)
-    try:
-        race.run()
-    finally:
-        _write_state(folder, {**state, "spent": clock.spent})
+    race = Race(
+        entrants, dataset, configure, folder, clock, say, lambda: _write_state(folder, {**state, "spent": clock.spent})
+    )
+    race.run()
     ranked = race.ranked()
     if not ranked:
         reasons = "; ".join(f"{one.candidate.name}: {one.note}" for one in race.runners)
@@ -96,7 +99,7 @@ def _raced(
     by_name = {one.candidate.name: weight for one, weight in zip(chosen, weights, strict=True)}
     tried = [one.tried(by_name.get(one.candidate.name, 0.0)) for one in race.runners]
     metric = fitted.task.metric(fitted.config)
-    return Auto(fitted, tried, metric, clock.total, clock.spent, race.history)
+    return Auto(fitted, tried, metric, clock.total, clock.spent, race.history, race.stopped)
 
 
 def _configured(source: str | None, k: int, seed: int, settings: Mapping[str, Any]) -> Configure:
