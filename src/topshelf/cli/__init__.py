@@ -29,6 +29,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["--help", "-h"]},  # commands inherit it
     epilog="Exit codes: 0 success, 2 invalid input, 3 training failed, 130 interrupted.",
 )
 

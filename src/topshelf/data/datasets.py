@@ -24,7 +24,7 @@ from topshelf.data.prepare import prepare
 from topshelf.data.readers import first_rows, read_table
 from topshelf.data.splits import SPLITS, Split, carve_validation, make_split
 from topshelf.data.synthetic import generate
-from topshelf.errors import ConfigError, DataError, TopshelfWarning, at_least, one_of
+from topshelf.errors import ConfigError, DataError, TopshelfWarning, at_least, one_of, suggestion
 from topshelf.files import restore
 
 WHOLE = "whole"  # the kind of a split that is none yet
@@ -259,7 +259,9 @@ def local_file(name: str) -> Path | None:
 def fetch(name: str) -> Path:
     """The file of a named dataset, downloaded into the cache unless it is there already."""
     if name not in DATASETS:
-        raise DataError(f"there is no dataset named {name!r}. Named datasets: {', '.join(DATASETS)}.")
+        raise DataError(
+            f"there is no dataset named {name!r}. Named datasets: {', '.join(DATASETS)}{suggestion(name, DATASETS)}"
+        )
     info = DATASETS[name]
     if info.address is None:
         raise DataError(f"{name} is generated when it is used; there is nothing to fetch.")
