@@ -51,6 +51,9 @@ class Report:
     gains: list[MeanGain]
     activity: list[Activity]
 
+    def __repr__(self) -> str:
+        return f"Report({self.results}, {len(self.comparisons):,} comparisons)"
+
     @classmethod
     def of(cls, results: Results) -> Report:
         if not results.runs:

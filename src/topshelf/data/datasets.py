@@ -26,6 +26,7 @@ from topshelf.data.splits import SPLITS, Split, carve_validation, make_split
 from topshelf.data.synthetic import generate
 from topshelf.errors import ConfigError, DataError, TopshelfWarning, at_least, one_of, suggestion
 from topshelf.files import restore
+from topshelf.reprs import lines
 
 WHOLE = "whole"  # the kind of a split that is none yet
 # Of load_split; a given split takes no others: they would change nothing.
@@ -48,6 +49,10 @@ class Dataset:
     titles: list[str] | None = None
     notes: tuple[str, ...] = ()
     guessed: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        facts = [("titles", self.titles and len(self.titles)), *(("note", note) for note in self.notes)]
+        return lines(f"Dataset({self.name!r}, {self.split})", facts)
 
     def warn(self) -> None:
         """Say the notes, each as a :class:`TopshelfWarning`."""
