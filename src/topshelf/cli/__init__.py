@@ -19,6 +19,7 @@ from topshelf.cli.bench import compare
 from topshelf.cli.blend import blend
 from topshelf.cli.commands import demo, evaluate, losses, models, recommend, similar, train
 from topshelf.cli.diagnose import diagnose
+from topshelf.cli.export import export
 from topshelf.cli.links import links
 from topshelf.cli.rank import rank
 from topshelf.cli.tune import tune
@@ -53,7 +54,22 @@ def options(
 
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
-for command in (train, evaluate, compare, recommend, similar, rank, links, blend, losses, models, demo, diagnose, tune):
+for command in (
+    train,
+    evaluate,
+    compare,
+    recommend,
+    similar,
+    rank,
+    links,
+    blend,
+    export,
+    losses,
+    models,
+    demo,
+    diagnose,
+    tune,
+):
     app.command()(command)
 
 
