@@ -57,7 +57,7 @@ print(sorted(name for name in sys.modules if name.startswith("topshelf.") and na
 print({"polars", "pydantic", "numba", "topshelf.compiled"} & set(sys.modules))
 """
     modules, heavy = run(code).splitlines()
-    light = ("errors", "kernels", "losses", "ragged", "ranking", "registry", "thresholds")
+    light = ("errors", "kernels", "losses", "ragged", "ranking", "registry", "reprs", "thresholds")
     assert set(eval(modules)) <= {f"topshelf.{name}" for name in light}
     assert heavy == "set()"
 

@@ -25,6 +25,7 @@ from topshelf.models import Model
 from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import QueryVectors, top_k
+from topshelf.reprs import brief_tuple
 from topshelf.training import Fitted, load
 from topshelf.training.build import model_class
 from topshelf.training.folder import RunFolder
@@ -43,6 +44,9 @@ class Ranked(NamedTuple):
 
     scores: Tensor  # (Q, k)
     items: Tensor  # (Q, k)
+
+    def __repr__(self) -> str:
+        return brief_tuple(self)
 
 
 @dataclass(eq=False)
@@ -70,6 +74,9 @@ class Artifact:
     _load: Callable[[], Model]
     _load_events: Callable[[], Ragged | None]
     asks_events: bool = False  # known users are asked by all that they did, not by what was learned of them
+
+    def __repr__(self) -> str:
+        return f"Artifact({self.config.model.name}: {len(self.users):,} users, {len(self.items):,} items)"
 
     @classmethod
     def of(cls, fitted: Fitted) -> Artifact:

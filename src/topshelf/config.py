@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
@@ -13,7 +14,7 @@ from typing import Any, TypeVar, get_type_hints
 import pydantic
 from pydantic import BaseModel, ConfigDict
 
-from topshelf.errors import ConfigError, one_of, suggestion
+from topshelf.errors import ConfigError, closest, one_of, suggestion
 from topshelf.link_settings import LinksConfig
 from topshelf.ranking_settings import RankingConfig
 from topshelf.sequence_settings import SequenceConfig
@@ -326,18 +327,28 @@ def _explain(error: pydantic.ValidationError, schema: type[BaseModel], prefix: s
             lines.append(f"{name} is not a setting; accepted here: {', '.join(accepted) or 'none'}{hint}")
         else:
             rule = finding["msg"][0].lower() + finding["msg"][1:]
-            lines.append(f"{name}: {rule}, got {finding['input']!r}")
+            values = re.findall("'(.*?)'", finding["msg"]) if finding["type"] == "literal_error" else []
+            lines.append(f"{name}: {rule}, got {finding['input']!r}{suggestion(finding['input'], values)}")
     return "\n".join(lines)
 
 
 def _elsewhere(schema: type[BaseModel], key: str) -> str:
-    """The sections that have a setting of this name, as the end of a message."""
+    """The settings of this name in the sections, as the end of a message."""
     kinds = {name: field.annotation for name, field in schema.model_fields.items()}
-    places = [
-        f"{section}.{key}"
-        for section, kind in kinds.items()
-        if inspect.isclass(kind) and issubclass(kind, Settings) and key in kind.model_fields
-    ]
+    sections = {
+        name: list(kind.model_fields)
+        for name, kind in kinds.items()
+        if inspect.isclass(kind) and issubclass(kind, Settings)
+    }
+    return in_sections(key, [f"{section}.{setting}" for section, own in sections.items() for setting in own])
+
+
+def in_sections(key: str, names: Iterable[str]) -> str:
+    """The whole names (``train.epochs``) of the settings that a key without its section may be."""
+    whole: dict[str, list[str]] = {}
+    for name in names:
+        whole.setdefault(name.rpartition(".")[2], []).append(name)
+    places = [name for setting in closest(key, whole) for name in whole[setting]]
     return f"; did you mean {' or '.join(places)}?" if places else ""
 
 

@@ -20,6 +20,9 @@ from typing import TypeVar
 Number = TypeVar("Number", int, float)
 Choice = TypeVar("Choice", bound=str)
 
+_LEAST_START = 4  # letters of a name from which its beginning is taken for it
+_MOST_OFFERED = 3  # names with the same beginning that a message offers
+
 
 class TopshelfError(Exception):
     """Base of every error that a user can fix."""
@@ -79,8 +82,25 @@ def one_of(name: str, value: Choice, choices: Iterable[str]) -> Choice:
 
 def suggestion(value: object, choices: Iterable[str]) -> str:
     """The choice that a misspelt value is closest to, as the end of a message; empty where none is close."""
-    close = difflib.get_close_matches(str(value), list(choices), n=1, cutoff=0.75)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = closest(value, choices)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def closest(value: object, choices: Iterable[str]) -> list[str]:
+    """The choices that a value may stand for: written in another way (SL@K), misspelt, or the first word only."""
+    plain: dict[str, list[str]] = {}
+    for choice in choices:
+        plain.setdefault(_plain(choice), []).append(choice)
+    wanted = _plain(str(value))
+    found = [name for name in plain if name == wanted]
+    if not found and len(wanted) >= _LEAST_START:
+        found = [name for name in plain if name.startswith(wanted)][:_MOST_OFFERED]
+    found = found or difflib.get_close_matches(wanted, plain, n=1, cutoff=0.75)
+    return [choice for name in found for choice in plain[name]]
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("@", "at").replace("-", "").replace("_", "").replace(" ", "")
 
 
 def _finite(name: str, value: Number) -> Number:

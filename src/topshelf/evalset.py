@@ -18,6 +18,7 @@ from topshelf.errors import ConfigError, DataError, one_of
 from topshelf.metrics import GAINS
 from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged, merge
+from topshelf.reprs import brief
 
 ItemLists = Ragged | Interactions
 PROTOCOLS = {"standard": "skip", "paper": "zero"}  # each with what users with nothing to find are worth
@@ -52,6 +53,9 @@ class EvalSet:
     empty: str = "skip"
     protocol: str = OWN_PROTOCOL
     _checked: tuple[object, ...] = field(default=(), repr=False)  # what was checked, so that it is checked once
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __post_init__(self) -> None:
         one_of("empty", self.empty, EMPTY)

@@ -29,6 +29,7 @@ from topshelf.metrics import GAINS, METRICS, catalogue_coverage, ndcg_at_k, popu
 from topshelf.ragged import Ragged
 from topshelf.ranked_lists import first_places, read_lists, warn_of_misses
 from topshelf.ranking import NO_ITEM, QueryVectors, ranked_tiles
+from topshelf.reprs import by_cutoff, cut, html_table, text_table
 from topshelf.statistics import PairedResult, bootstrap_intervals, paired_test
 
 CUTOFFS = (5, 10, 20, 50)
@@ -60,6 +61,16 @@ class Evaluation:
     empty: str = "skip"
     gain: str = "binary"
     units: str = "users"
+
+    def __repr__(self) -> str:
+        table = text_table(*by_cutoff(self.mean()))
+        return cut("\n".join([f"Evaluation({self._title()})", *(f"  {line}" for line in table)]))
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), *by_cutoff({**self.mean(), **self.extras}))
+
+    def _title(self) -> str:
+        return f"{self.users.numel():,} {self.units}; {conditions(vars(self))}"
 
     def mean(self) -> dict[str, float]:
         """Mean over users; a NaN (an undefined AUC) is left out of its mean."""

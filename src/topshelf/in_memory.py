@@ -6,10 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from topshelf import kernels
+from topshelf.artifact import Artifact
 from topshelf.config import CatalogueConfig, RunConfig, SequenceConfig
 from topshelf.data import Dataset, Interactions, Split, prepare, split_interactions
 from topshelf.data.sequence_data import SequenceData, cut
-from topshelf.errors import ConfigError
+from topshelf.errors import ConfigError, DataError
+from topshelf.metrics import ndcg_at_k
+from topshelf.queries import QuerySet
+from topshelf.ranking import NO_ITEM
 
 
 def dataset_of(data: Any, config: CatalogueConfig) -> Any:
@@ -44,3 +49,27 @@ def _sequences(data: Any, config: SequenceConfig) -> SequenceData:
     kept = {"min_rating", "core", "split", "test_fraction", "valid_fraction", "exclude_seen", "targets"}
     by_file = settings.order == "file"
     return cut(data, "table", is_ordered=by_file, by_file=by_file, **settings.model_dump(include=kept))
+
+
+def held_out_ndcg(artifact: Artifact, data: Any, k: int) -> float:
+    """Mean NDCG@k on a frame of interactions that the fit has not seen, over the known users with something to find."""
+    settings: Any = artifact.config.data
+    columns = settings.model_dump(include={"user", "item", "weight", "timestamp", "dates"})
+    frame = Interactions.from_frame(data, **columns).to_frame()
+    if (least := settings.min_rating) is not None and "weight" in frame.columns:
+        frame = frame.filter(frame["weight"] >= least)
+    users, items = artifact.users.find(frame["user"].to_list()), artifact.items.find(frame["item"].to_list())
+    known = (users >= 0) & (items >= 0)
+    pairs = np.unique(np.stack([users[known], items[known]], 1), axis=0)
+    wanted = Interactions.from_indices(pairs[:, 0], pairs[:, 1], artifact.users, artifact.items).ragged()
+    wanted = wanted.where(artifact.seen.find(wanted.owner(), wanted.indices) < 0)
+    rows = (wanted.counts > 0).nonzero().squeeze(1)
+    if rows.numel() == 0:
+        raise DataError(
+            "data must hold interactions of users and items that the recommender was fitted on, and that are new to "
+            f"those users; got none among {len(frame):,} rows"
+        )
+    places = artifact.rank(QuerySet(rows=rows), k, exclude=artifact.seen.select(rows)).items
+    relevant = wanted.select(rows)
+    gains = kernels.hits(places.clamp(min=NO_ITEM), relevant.indptr, relevant.indices)
+    return float(ndcg_at_k(gains, relevant.counts).mean())

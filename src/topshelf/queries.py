@@ -13,6 +13,7 @@ from torch import Tensor
 
 from topshelf.errors import ConfigError
 from topshelf.ragged import Ragged
+from topshelf.reprs import brief, brief_tuple
 
 KINDS = ("rows", "history", "sequence", "features")
 
@@ -31,6 +32,9 @@ class QuerySet:
     sequence: Ragged | None = None
     features: Tensor | None = None
     is_all: bool = False
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __post_init__(self) -> None:
         given = [kind for kind in KINDS if getattr(self, kind) is not None]
@@ -80,6 +84,9 @@ class EventLists(NamedTuple):
     items: Ragged
     times: Tensor | None
 
+    def __repr__(self) -> str:
+        return brief_tuple(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Context:
@@ -92,6 +99,9 @@ class Context:
     histories: Ragged
     n_items: int
     load_events: Callable[[], EventLists | None] = lambda: None
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @cached_property
     def events(self) -> EventLists | None:
@@ -114,6 +124,9 @@ class Encoded(NamedTuple):
     items: Tensor  # (I, d), of all items
     auxiliary: Tensor | None = None  # a loss of the model itself, one number, that the step adds to the loss
 
+    def __repr__(self) -> str:
+        return brief_tuple(self)
+
     def detach(self) -> Encoded:
         """The vectors without their graph, and without the model's own loss."""
         return Encoded(self.queries.detach(), self.items.detach())
@@ -133,6 +146,9 @@ class Batch:
     is_whole: bool  # whether the P positives are all of them, in the same order
     begin: Tensor  # (Q,), where each query's positives begin among all training positives
     asked: QuerySet | None = None
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def queries(self) -> QuerySet:

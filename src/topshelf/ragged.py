@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from topshelf.errors import DataError
+from topshelf.reprs import brief
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +22,9 @@ class Ragged:
 
     indptr: Tensor
     indices: Tensor
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __len__(self) -> int:
         return self.indptr.numel() - 1

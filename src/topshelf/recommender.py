@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -18,10 +18,12 @@ from topshelf.data import IdMap
 from topshelf.data.titles import read_titles
 from topshelf.errors import CheckpointError, DataError, TopshelfError, TopshelfWarning, at_least, whole
 from topshelf.evaluation import Evaluation
-from topshelf.in_memory import dataset_of
+from topshelf.in_memory import dataset_of, held_out_ndcg
+from topshelf.parameters import Parameters
 from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
 from topshelf.reasons import reasons
+from topshelf.reprs import html_table, lines
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import components, resolve
 from topshelf.training.folder import RunFolder
@@ -29,7 +31,7 @@ from topshelf.training.folder import RunFolder
 _BLOCK_ROWS = 1_000_000  # of a table of recommend_blocks: about 40 MB
 
 
-class Recommender:
+class Recommender(Parameters):
     """Recommends the best K items, by any model and loss.
 
     >>> from topshelf import Recommender
@@ -44,6 +46,14 @@ class Recommender:
     ``threshold`` may be classes or instances too.
     """
 
+    _defaults: ClassVar[Mapping[str, Any]] = {
+        "k": 20,
+        "model": None,
+        "loss": "slatk",
+        "seed": 0,
+        "task": "interactions",
+    }
+
     def __init__(
         self,
         *,
@@ -54,15 +64,40 @@ class Recommender:
         task: str = "interactions",
         **more: Any,
     ) -> None:
-        self._named: dict[str, Any] = {"k": k, "seed": seed, "task": task}
-        if model is None:
-            model = "mf" if task == "interactions" else "sasrec"
-        self._more: Mapping[str, Any] = components({"model": model, "loss": loss, **more})
         self._fitted: Fitted | None = None
         self._artifact: Artifact | None = None
         self._load: Callable[[], Fitted] | None = None
-        # Bad settings fail here, not after the data is read. A blend is always fitted: it comes from load or of.
-        resolve(self._config(None), is_fitted=True)
+        self._configure({"k": k, "model": model, "loss": loss, "seed": seed, "task": task, **more})
+
+    def _configure(self, given: dict[str, Any]) -> None:
+        """Bad settings fail here, not after the data is read."""
+        named = {name: given[name] for name in ("k", "seed", "task")}
+        more = {name: value for name, value in given.items() if name not in named}
+        if more["model"] is None:
+            more["model"] = "mf" if given["task"] == "interactions" else "sasrec"
+        more = components(more)
+        config = of_task(assemble(**named, more=more), CatalogueConfig, "a Recommender")
+        resolve(config, is_fitted=True)  # a blend is always fitted: it comes from load or of
+        self._given, self._named, self._more = given, named, more
+
+    def __repr__(self) -> str:
+        return lines(self._call(), self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._call(), [], self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What is known without further work: nothing is loaded or measured."""
+        fitted, known = self._fitted, self._fitted.dataset.split if self._fitted is not None else self._artifact
+        if known is None:
+            return [("state", "not fitted yet: call fit(data)")]
+        facts = [("fitted", f"{len(known.users):,} users, {len(known.items):,} items")]
+        if fitted is not None:
+            facts += [("data", fitted.dataset.name), ("trained on", f"{fitted.through}, {fitted.seconds:,.1f} s")]
+            if fitted.valid_score is not None:
+                metric = fitted.task.metric(fitted.config)
+                facts += [("validation", f"{metric} {fitted.valid_score:.4f} at epoch {fitted.best_epoch}")]
+        return facts
 
     def fit(self, data: Any, *, out: str | Path | None = None, quiet: bool = True) -> Recommender:
         """Fit on a file, the name of a dataset, a polars or pandas frame, a SciPy or NumPy matrix, or a Split.
@@ -186,6 +221,17 @@ class Recommender:
     def evaluate(self, protocol: str | None = None, cutoffs: tuple[int, ...] | None = None) -> Evaluation:
         """Full-ranking evaluation on the test part."""
         return self.fitted.evaluate(protocol, cutoffs)
+
+    def score(self, data: Any = None, y: Any = None) -> float:  # noqa: ARG002  scikit-learn's tools pass y
+        """NDCG@K, as scikit-learn's tools ask for it: on the test part, or on interactions that fit has not seen.
+
+        ``data`` is a frame. Its users and items must be known; rows of others are left out, and so are pairs of
+        training.
+        """
+        k = self.artifact.config.k
+        if data is None:
+            return self.evaluate(cutoffs=(k,)).mean()[f"ndcg@{k}"]
+        return held_out_ndcg(self.artifact, data, k)
 
     def set_titles(self, titles: Any) -> Recommender:
         """Show these titles of items: a CSV, TSV or Parquet file, a frame, or a mapping of ids to titles."""

@@ -45,3 +45,14 @@ def test_a_diagnosis_reads_the_columns_that_are_named(tmp_path):
 def test_a_diagnosis_of_a_run_refuses_columns(tmp_path):
     _, errors = run_topshelf("diagnose", tmp_path, "--user-column", "who", "--out", tmp_path / "new", code=2)
     assert "leave --data, --model, --loss, --k and --set out" in errors
+
+
+def commands(group, before=()):
+    for name, command in group.commands.items():
+        yield (*before, name)
+        yield from commands(command, (*before, name)) if hasattr(command, "commands") else ()
+
+
+@pytest.mark.parametrize("command", [(), *commands(get_command(app))], ids=" ".join)
+def test_h_is_help_everywhere(command):
+    assert run_topshelf(*command, "-h") == run_topshelf(*command, "--help")

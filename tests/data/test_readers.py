@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from topshelf.data import Interactions, read, read_interactions
-from topshelf.data.readers import read_user_lines
+from topshelf.data.readers import first_rows, read_user_lines
 from topshelf.errors import DataError
 
 ROWS = [(10, 7, 4.0, 900), (10, 3, 3.5, 800), (9, 7, 5.0, 700), (9, 11, 1.0, 650), (100, 3, 2.0, 600)]
@@ -198,7 +198,7 @@ def test_named_columns_and_separator_are_used(write):
         ("single.csv", "user\na\n", "cannot tell the separator"),
         ("ragged.csv", "user,item\na,1\nb,2,3,4\n", "cannot be read as a table"),
         ("binary.csv", b"PK\x03\x04\0\0\0", "is not a text file"),
-        ("broken.parquet", b"not parquet at all", "cannot be read as a table.* It is damaged or no Parquet file"),
+        ("broken.parquet", b"not parquet at all", "is named like a Parquet file but is none"),
         ("broken.csv.gz", b"not gzip", "cannot be opened"),
         ("split.zip", b"PK", "Unpack it first"),
     ],
@@ -229,3 +229,38 @@ def test_one_user_per_line_with_ids_of_any_kind(tmp_path):
         read_user_lines(tmp_path / "empty.txt")
     with pytest.raises(DataError, match="is not a file"):
         read_user_lines(tmp_path / "none.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("a.json", '[{"user": 1, "item": 2}]', r"is JSON, .*polars.read_json\('a.json'\).write_parquet\('a.parquet'\)"),
+        ("a.json", '[\n  {"user": 1, "item": 2}\n]\n', r"is JSON, .*read_json"),
+        ("a.json", '{\n  "user": [1], "item": [2]\n}\n', r"is JSON, .*read_json"),
+        (
+            "a.jsonl",
+            '{"user": 1, "item": 2}\n{"user": 1, "item": 3}\n',
+            r"JSON with an object per line.*read_ndjson\('a.jsonl'",
+        ),
+        ("clicks.csv", '{"user": 1, "item": 2}\n', r"JSON with an object per line"),
+        (
+            "a.parquet",
+            "user,item\n1,2\n",
+            r"is named like a Parquet file but is none: it begins with b'user'.*rename it to .csv",
+        ),
+        ("a.parquet", "", r"is none: it begins with b''"),
+        ("a.pq", "PAR1" + "x" * 50, r"is a damaged Parquet file: its end is missing.*54 bytes.*Copy it again"),
+        ("a.pq", "PAR1", r"its end is missing"),
+        ("a.pq", "PAR1" + "x" * 50 + "PAR1", r"It is damaged or no Parquet file; write it again"),
+    ],
+)
+@pytest.mark.parametrize("reader", [read, lambda path: first_rows(path, 3)], ids=["read", "first_rows"])
+def test_json_and_broken_parquet_say_what_they_are(tmp_path, name, text, what, reader):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=what):
+        reader(tmp_path / name)
+
+
+def test_a_title_in_brackets_is_no_json(tmp_path):
+    (tmp_path / "a.csv").write_text("[user],{item}\n1,2\n1,3\n")
+    assert read(tmp_path / "a.csv", user="[user]", item="{item}").shape == (2, 2)

@@ -60,6 +60,9 @@ class Report:
     activity: list[Activity]
     diagnosed: list[Diagnosed] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        return f"Report({self.results}, {len(self.comparisons):,} comparisons)"
+
     @classmethod
     def of(cls, results: Results) -> Report:
         if not results.runs:

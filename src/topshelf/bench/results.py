@@ -15,6 +15,7 @@ from topshelf.bench.cells import Cell, cells
 from topshelf.bench.folder import Ledger
 from topshelf.bench.plan import Plan, Value, known, metrics_of
 from topshelf.errors import CheckpointError, ConfigError
+from topshelf.reprs import brief, cut
 
 Array = NDArray[np.float64]
 
@@ -37,6 +38,9 @@ class Measured:
     curve: list[list[float]] = field(default_factory=list)  # epoch, seconds and validation score
     diagnosis: dict[str, Any] | None = None  # as topshelf.diagnose.stored writes it
     users: Callable[[], pl.DataFrame] = pl.DataFrame  # columns "protocol/metric"
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def place(self) -> Place:
@@ -79,6 +83,10 @@ class Results:
     times: bool = False
     views: tuple[str, ...] = ()
     note: str = ""  # what a reader should know, such as how runs of another time differ from the plan
+
+    def __repr__(self) -> str:
+        wanted = f" of {self.n_wanted:,}" if self.n_wanted else ""
+        return cut(f"Results({self.name!r}, {', '.join(self.data)}: {len(self.runs):,}{wanted} runs)")
 
     @property
     def data(self) -> list[str]:

@@ -20,6 +20,7 @@ from topshelf.cli.bench import compare
 from topshelf.cli.blend import blend
 from topshelf.cli.commands import demo, evaluate, losses, models, recommend, similar, train
 from topshelf.cli.diagnose import diagnose
+from topshelf.cli.export import export
 from topshelf.cli.links import links
 from topshelf.cli.rank import rank
 from topshelf.cli.tune import tune
@@ -30,6 +31,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["--help", "-h"]},  # commands inherit it
     epilog="Exit codes: 0 success, 2 invalid input, 3 training failed, 130 interrupted.",
 )
 
@@ -63,6 +65,7 @@ for command in (
     rank,
     links,
     blend,
+    export,
     losses,
     models,
     demo,

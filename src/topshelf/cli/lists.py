@@ -58,10 +58,11 @@ def write_all(recommender: Recommender, k: int | None, out: Path | None, options
 
 
 def _watched(blocks: Iterator[pl.DataFrame], n_users: int) -> Iterator[pl.DataFrame]:
-    """The blocks, with a bar of the users that are done where there is a terminal."""
-    columns = (terminal.TextColumn("{task.description}"), terminal.BarColumn(), terminal.TimeRemainingColumn())
-    with terminal.Progress(*columns, console=terminal.console(stderr=True), transient=True) as progress:
-        task = progress.add_task("writing lists", total=n_users)
+    """The blocks, with the users that are done as progress."""
+    from topshelf.progress import progress_bar
+
+    with progress_bar(False, terminal.TextColumn("{task.completed:,.0f}/{task.total:,.0f} users")) as progress:
+        task = progress.add_task("writing lists", total=n_users, shown="")
         for block in blocks:
             yield block
             progress.advance(task, block[block.columns[0]].n_unique())

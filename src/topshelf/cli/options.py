@@ -143,7 +143,9 @@ class RunOptions(FileOptions):
         from topshelf.config import allow_options, assemble, merged, overrides
         from topshelf.training.build import model_class
 
-        more = merged({"data": self.reading()}, overrides(self.set_ or []))
+        given = overrides(self.set_ or [])
+        self._check_sections(given)
+        more = merged({"data": self.reading()}, given)
         named: dict[str, Any] = {name: getattr(self, name) for name in ("task", "data", "model", "loss", "k", "seed")}
         config = assemble(file=file, **named, more=more)
         if allow_options(config):
@@ -151,6 +153,16 @@ class RunOptions(FileOptions):
         if self.loss is not None and config.model.name != "blend" and model_class(config).is_closed_form:
             raise ConfigError(f"--loss does not go with --model {config.model.name}, which is fitted in closed form")
         return config
+
+    def _check_sections(self, given: dict[str, Any]) -> None:
+        """Refuse --set with a setting of a section, model or loss, but without the section's name."""
+        from topshelf.config import in_sections
+
+        known = source.settings(self.task or source.tasks()[0], model=self.model, loss=self.loss)
+        top = {name.partition(".")[0] for name in known}
+        for key, value in given.items():
+            if key not in top and not isinstance(value, dict) and (hint := in_sections(key, known)):
+                raise ConfigError(f"--set takes section.key=value, got {key!r} without its section{hint}")
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:

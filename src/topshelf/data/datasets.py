@@ -24,8 +24,9 @@ from topshelf.data.prepare import prepare
 from topshelf.data.readers import first_rows, read_table
 from topshelf.data.splits import SPLITS, Split, carve_validation, make_split
 from topshelf.data.synthetic import generate
-from topshelf.errors import ConfigError, DataError, TopshelfWarning, at_least, one_of
+from topshelf.errors import ConfigError, DataError, TopshelfWarning, at_least, one_of, suggestion
 from topshelf.files import restore
+from topshelf.reprs import lines
 
 WHOLE = "whole"  # the kind of a split that is none yet
 # Of load_split; a given split takes no others: they would change nothing.
@@ -48,6 +49,10 @@ class Dataset:
     titles: list[str] | None = None
     notes: tuple[str, ...] = ()
     guessed: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        facts = [("titles", self.titles and len(self.titles)), *(("note", note) for note in self.notes)]
+        return lines(f"Dataset({self.name!r}, {self.split})", facts)
 
     def warn(self) -> None:
         """Say the notes, each as a :class:`TopshelfWarning`."""
@@ -259,7 +264,9 @@ def local_file(name: str) -> Path | None:
 def fetch(name: str) -> Path:
     """The file of a named dataset, downloaded into the cache unless it is there already."""
     if name not in DATASETS:
-        raise DataError(f"there is no dataset named {name!r}. Named datasets: {', '.join(DATASETS)}.")
+        raise DataError(
+            f"there is no dataset named {name!r}. Named datasets: {', '.join(DATASETS)}{suggestion(name, DATASETS)}"
+        )
     info = DATASETS[name]
     if info.address is None:
         raise DataError(f"{name} is generated when it is used; there is nothing to fetch.")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topshelf.errors import DataError, TopshelfWarning
+from topshelf.reprs import brief
 
 LARGEST_GRADE = 1000.0  # 2^y is finite in float64
 
@@ -28,6 +29,9 @@ class Documents:
     grades: np.ndarray
     indptr: np.ndarray
     query_ids: np.ndarray
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __len__(self) -> int:
         return self.indptr.size - 1
@@ -105,6 +109,9 @@ class RankingData:
     notes: tuple[str, ...] = ()
     path: str | None = None
     guessed: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __post_init__(self) -> None:
         for name, part in self.parts.items():

@@ -12,6 +12,7 @@ from scipy import sparse
 
 from topshelf.errors import DataError
 from topshelf.ragged import Ragged
+from topshelf.reprs import brief
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +28,9 @@ class Events:
     indices: np.ndarray
     timestamp: np.ndarray | None = None
     weight: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @classmethod
     def in_time(

@@ -6,6 +6,7 @@ import csv
 import re
 from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
@@ -163,3 +164,16 @@ def _has_decimal_commas(lines: list[str], mark: str) -> bool:
 
 def is_number(field: str) -> bool:
     return _NUMBER.fullmatch(field) is not None
+
+
+def refuse_json(first: str, source: str) -> None:
+    """JSON would pass for a table of one line, or of odd columns."""
+    if not re.match(r"""\{\s*("|$)|\[\s*(\{|\[|$)""", first):
+        return
+    name, is_lines = Path(source).name, first.startswith("{") and first.rstrip().endswith("}")
+    stem = re.sub(r"\.(json|jsonl|ndjson|txt)(\.gz)?$", "", name, flags=re.IGNORECASE)
+    reader = "read_ndjson" if is_lines else "read_json"
+    raise DataError(
+        f"{source} is JSON{' with an object per line' if is_lines else ''}, which is not read. Write it as Parquet or "
+        f"CSV first, in Python: polars.{reader}({name!r}).write_parquet('{stem}.parquet')"
+    )

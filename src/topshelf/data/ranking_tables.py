@@ -12,7 +12,7 @@ import polars as pl
 from topshelf.data.columns import attempt, whole_numbers
 from topshelf.data.documents import Documents, from_rows
 from topshelf.data.frames import of_frame
-from topshelf.data.readers import PARQUET
+from topshelf.data.readers import PARQUET, check_parquet
 from topshelf.errors import DataError
 
 TABLES = (*PARQUET, ".csv", ".tsv")
@@ -88,6 +88,7 @@ def _scan(path: Path) -> pl.LazyFrame:
     if not path.is_file():
         raise DataError(f"{source} is not a file. Check the path.")
     if path.suffix.lower() in PARQUET:
+        check_parquet(path)
         return attempt(lambda: pl.scan_parquet(path, glob=False), source)
     separator = "\t" if ".tsv" in path.name.lower() else ","
     return attempt(lambda: pl.scan_csv(path, separator=separator, infer_schema_length=10_000, glob=False), source)

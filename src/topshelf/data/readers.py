@@ -17,13 +17,14 @@ import polars as pl
 
 from topshelf.data.columns import Table, attempt, canonical, not_utf8, whole_numbers
 from topshelf.data.interactions import Interactions
-from topshelf.data.layouts import UNQUOTED, Layout, are_lists, sniff
+from topshelf.data.layouts import UNQUOTED, Layout, are_lists, refuse_json, sniff
 from topshelf.data.memory import Allowance
 from topshelf.data.names import GUESS, IGNORE, OPTIONS, ColumnNames, Columns
 from topshelf.data.unpack import gunzip
 from topshelf.errors import DataError
 
 PARQUET = (".parquet", ".pq")
+_PARQUET_MARKS = (b"PAR1", b"PARE")  # the second with an encrypted footer
 HEAD_BYTES = 1 << 18
 SAMPLED_LINES = 100
 DECIMAL_COMMA = r"^[+-]?\d+,\d+$"
@@ -100,6 +101,7 @@ def first_rows(path: Path, n: int, wanted: Columns = GUESS, separator: str | Non
     """The first rows of a file as they are written: all its columns, in its order; of a text file, as text."""
     source = str(path)
     if path.suffix.lower() in PARQUET:
+        check_parquet(path)
         return attempt(lambda: pl.scan_parquet(path, glob=False).head(n).collect(), source)
     content = _content(path)
     lines = head(content, source)
@@ -123,10 +125,32 @@ def read_alike(paths: list[Path]) -> list[Table]:
 
 def scan_parquet(path: Path) -> pl.LazyFrame:
     """A lazy table whose rows fit into memory."""
+    check_parquet(path)
     frame = pl.scan_parquet(path, glob=False)
     rows = attempt(lambda: frame.select(pl.len()).collect(), str(path)).item()
     Allowance(str(path)).take(0, rows)
     return frame
+
+
+def check_parquet(path: Path) -> None:
+    """Refuse what is no whole Parquet file, and say what it is: it begins and ends with the same four letters."""
+    try:
+        with path.open("rb") as file:
+            first, size = file.read(4), file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 4))
+            last = file.read(4)
+    except OSError as error:
+        raise DataError(f"{path} cannot be opened: {error}.") from error
+    if first not in _PARQUET_MARKS:
+        raise DataError(
+            f"{path} is named like a Parquet file but is none: it begins with {first!r}, not with b'PAR1'. If it is "
+            "text, rename it to .csv or .tsv; else write it again as Parquet."
+        )
+    if last != first or size <= 2 * len(first):
+        raise DataError(
+            f"{path} is a damaged Parquet file: its end is missing, as after a copy or download that was cut off "
+            f"({size:,} bytes are here). Copy it again, or write it again."
+        )
 
 
 def _content(path: Path) -> Content:
@@ -157,6 +181,7 @@ def head(content: Content, source: str) -> list[str]:
     lines = [line for line in lines if line.strip()]
     if not lines:
         raise DataError(f"{source} is empty. It must hold at least one interaction.")
+    refuse_json(lines[0].lstrip(), source)
     return lines[:SAMPLED_LINES]
 
 

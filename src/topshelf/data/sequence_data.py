@@ -20,6 +20,7 @@ from topshelf.data.readers import PARQUET, are_user_lines, read_table, read_user
 from topshelf.data.sequence_datasets import SEQUENCE_DATASETS
 from topshelf.data.sequence_split import SequenceKind, SequenceSplit, Targets, split_sequences
 from topshelf.errors import ConfigError, DataError, TopshelfWarning, one_of
+from topshelf.reprs import brief
 
 Format = Literal["auto", "table", "lines"]
 Order = Literal["time", "file"]
@@ -46,6 +47,9 @@ class SequenceData:
     exclude_seen: bool = True
     targets: Targets = "first"
     guessed: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def warn(self) -> None:
         """Say the notes, each as a :class:`TopshelfWarning`."""

@@ -15,6 +15,7 @@ from topshelf.data.interactions import Interactions
 from topshelf.data.splits import Through
 from topshelf.errors import ConfigError, DataError, one_of, positive
 from topshelf.ragged import Ragged
+from topshelf.reprs import brief, brief_tuple
 
 SequenceKind = Literal["last", "time"]
 SEQUENCE_KINDS = ("last", "time")
@@ -28,6 +29,9 @@ class Asked(NamedTuple):
     rows: np.ndarray  # (Q,), the user
     place: np.ndarray  # (Q,), the place of the event among the user's: all before it are known
     item: np.ndarray  # (Q,), the item of the event
+
+    def __repr__(self) -> str:
+        return brief_tuple(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +51,9 @@ class SequenceSplit:
     kind: str
     notes: dict[str, int]
     left_out: np.ndarray
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def n_users(self) -> int:

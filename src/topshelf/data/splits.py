@@ -47,6 +47,10 @@ class Split:
     below: Interactions = None  # type: ignore[assignment]
     _lists: dict[tuple[str, ...], Ragged] = field(default_factory=dict, init=False, repr=False)
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name} {len(part):,}" for name, part in self.parts.items() if len(part))
+        return f"Split({self.kind}: {self.n_users:,} users, {self.n_items:,} items; {counts})"
+
     def __post_init__(self) -> None:
         for name in PARTS:
             if getattr(self, name) is None:

@@ -18,6 +18,7 @@ from topshelf.data.splits import Through
 from topshelf.diagnose import states
 from topshelf.diagnose.measures import Weights, weights_of
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning, TrainingError
+from topshelf.reprs import brief
 from topshelf.training import Fitted, StoppedEarly, fit, load
 from topshelf.training.build import resolve
 from topshelf.training.examination import Advice, Examination
@@ -66,6 +67,9 @@ class RunDiagnosis:
     examination: Examination
     compared: list[Compared] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def title(self) -> str:

@@ -22,6 +22,7 @@ from topshelf.diagnose.states import State, Timing, Vectors
 from topshelf.errors import ConfigError, TrainingError, at_least, at_most
 from topshelf.models import Model
 from topshelf.queries import Context
+from topshelf.reprs import brief
 from topshelf.training import Fitted, StoppedEarly, load, load_dataset
 from topshelf.training.batches import stream
 from topshelf.training.build import DRAWN, build_objective, model_class, resolve
@@ -67,6 +68,9 @@ class Diagnosis:
     timings: list[Timing]
     small_lambda: float
     failed: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def own_gradients(self) -> Gradients | None:

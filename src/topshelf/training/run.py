@@ -18,6 +18,7 @@ from topshelf.data.splits import Through
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning
 from topshelf.evaluation import PROTOCOLS, Evaluation
 from topshelf.models import Trainable
+from topshelf.reprs import lines
 from topshelf.terminal import say
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
@@ -38,6 +39,17 @@ class Fitted:
     measured: dict[str, Any] | None = None
     is_finished: bool = True
     is_final: bool = True  # whether the model is that of the run's last phase, the refit if there is one
+
+    def __repr__(self) -> str:
+        loss = "" if self.model.is_closed_form else f" with {self.config.loss.name}"
+        score = None if self.valid_score is None else f"{self.task.metric(self.config)} {self.valid_score:.4f}"
+        facts = [
+            ("data", str(self.dataset).splitlines()[0]),
+            ("validation", score and f"{score} at epoch {self.best_epoch}"),
+            ("trained on", f"{self.through}, {self.seconds:,.1f} s"),
+            ("unfinished", None if self.is_finished else "the run has not ended; topshelf.resume goes on"),
+        ]
+        return lines(f"Fitted({self.config.model.name}{loss}, K = {self.config.k}, seed {self.config.seed})", facts)
 
     @property
     def through(self) -> Through:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,8 @@ from types import FrameType
 from typing import Any
 
 from topshelf import files
-from topshelf.terminal import BarColumn, Console, Progress, TaskID, TextColumn, TimeRemainingColumn
+from topshelf.progress import progress_bar
+from topshelf.terminal import TaskID
 from topshelf.training.folder import RunFolder
 from topshelf.training.trainer import Trainer
 
@@ -97,21 +97,6 @@ class RunWatcher:
         if progress.best_epoch:
             parts.append(f"{self.metric} {progress.best_score:.4f} at {progress.best_epoch}")
         return "  ".join(parts)
-
-
-def progress_bar(quiet: bool, *counted: TextColumn) -> Progress:
-    """A progress line on a terminal, removed at the end: the text, and the time left."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=10),
-        *counted,
-        TextColumn("{task.fields[shown]}"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=Console(stderr=True),
-        transient=True,
-        disable=quiet or not sys.stderr.isatty(),
-    )
 
 
 @contextmanager

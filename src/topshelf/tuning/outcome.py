@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from topshelf.config import BaseConfig
+from topshelf.reprs import lines
 from topshelf.tuning.ranges import Range, text
 
 STATES = ("complete", "pruned", "failed", "interrupted", "running")
@@ -82,6 +83,16 @@ class Tuned:
     importances: dict[str, float]
     folder: Path | None = None
     validated: str = "users with nothing to find left out"
+
+    def __repr__(self) -> str:
+        best = self.best
+        facts = [
+            ("best", best and described(best, self.metric)),
+            ("trials", f"{len(self.rows):,}"),
+            ("searched", ", ".join(self.ranges)),
+            ("folder", self.folder),
+        ]
+        return lines(f"Tuned({self.method} on {self.data}, validation {self.metric})", facts)
 
     @property
     def best(self) -> TrialRow | None:
