@@ -99,20 +99,24 @@ class Recommender(Parameters):
                 facts += [("validation", f"{metric} {fitted.valid_score:.4f} at epoch {fitted.best_epoch}")]
         return facts
 
-    def fit(self, data: Any, *, out: str | Path | None = None, quiet: bool = True) -> Recommender:
+    def fit(
+        self, data: Any, *, out: str | Path | None = None, quiet: bool = True, callbacks: Sequence[Any] = ()
+    ) -> Recommender:
         """Fit on a file, the name of a dataset, a polars or pandas frame, a SciPy or NumPy matrix, or a Split.
 
         The data is split into train, validation and test as the ``data`` section says. The final model learns from
         train; with ``train={"refit": True}`` also from validation, with ``"all"`` from everything, after the test
-        evaluation. ``out`` keeps the run in a folder.
+        evaluation. ``out`` keeps the run in a folder. ``callbacks`` are told of every epoch
+        (:mod:`topshelf.callbacks`).
         """
+        options: dict[str, Any] = {"out": out, "quiet": quiet, "callbacks": callbacks}
         if isinstance(data, str | Path):
-            self._set(fit(self._config(str(data)), out=out, quiet=quiet))
+            self._set(fit(self._config(str(data)), **options))
         else:
             config = self._config("a table in memory")
             dataset = dataset_of(data, config)
             dataset.warn()
-            self._set(fit(config, dataset, out=out, quiet=quiet))
+            self._set(fit(config, dataset, **options))
         return self
 
     def recommend(

@@ -121,5 +121,5 @@ def _dense(vectors: Any) -> np.ndarray:
             f"the run has {n:,} users with vectors of length {first.shape[1]:,}, more than {_MOST_BYTES / 1e9:.0f} GB; "
             "export the runs that it blends one by one"
         )
-    blocks = [vectors[rows].detach().cpu().numpy() for rows in torch.arange(n).split(4096)]
+    blocks = [vectors[rows].detach().to_dense().cpu().numpy() for rows in torch.arange(n).split(4096)]
     return np.ascontiguousarray(np.concatenate(blocks), dtype=np.float32)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from topshelf.callbacks import Callbacks
 from topshelf.config import BaseConfig, allow_options
 from topshelf.data import through_refit
 from topshelf.data.splits import Through
@@ -70,9 +71,16 @@ class Phases:
     """
 
     def __init__(
-        self, config: BaseConfig, task: Task, *, quiet: bool, measure: Callable[[Outcome], dict[str, Any]]
+        self,
+        config: BaseConfig,
+        task: Task,
+        *,
+        quiet: bool,
+        measure: Callable[[Outcome], dict[str, Any]],
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.config, self.task, self.quiet, self._measure = config, task, quiet, measure
+        self.callbacks = callbacks or Callbacks()
         self.folder: RunFolder | None = None
         self._first_model = self._new_model()
         if not self._first_model.is_closed_form:
@@ -144,10 +152,15 @@ class Phases:
     def _drive(self, trainer: Trainer, phase: str, extra: dict[str, Any], checkpoint: dict[str, Any] | None) -> None:
         if checkpoint is not None:
             trainer.load_state_dict(checkpoint["trainer"])
-        metric = self.task.metric(self.config)
+        options: dict[str, Any] = {
+            "phase": phase,
+            "metric": self.task.metric(self.config),
+            "quiet": self.quiet,
+            "extra": extra,
+        }
         with (
             stop_on_signals() as stop,
-            RunWatcher(self.folder, phase=phase, metric=metric, quiet=self.quiet, extra=extra, stop=stop) as watcher,
+            RunWatcher(self.folder, **options, stop=stop, callbacks=self.callbacks) as watcher,
         ):
             watcher.begin(trainer)
             try:

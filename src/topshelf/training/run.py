@@ -12,7 +12,8 @@ from typing import Any, Literal
 import torch
 
 from topshelf import registry
-from topshelf.config import BaseConfig, class_names
+from topshelf.callbacks import Callbacks
+from topshelf.config import BaseConfig, class_names, flat
 from topshelf.data import through_refit
 from topshelf.data.splits import Through
 from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning
@@ -128,9 +129,19 @@ def load_dataset(config: BaseConfig, *, test: bool = True) -> Any:
     return task_class(config).load(config, test=test)
 
 
-def fit(config: BaseConfig, dataset: Any = None, *, out: str | Path | None = None, quiet: bool = True) -> Fitted:
-    """Fit the model of ``config``; with ``out``, in a run folder that can be resumed and evaluated."""
-    config = resolve(config)
+def fit(
+    config: BaseConfig,
+    dataset: Any = None,
+    *,
+    out: str | Path | None = None,
+    quiet: bool = True,
+    callbacks: Sequence[Any] = (),
+) -> Fitted:
+    """Fit the model of ``config``; with ``out``, in a run folder that can be resumed and evaluated.
+
+    ``callbacks`` are told of every epoch (:mod:`topshelf.callbacks`).
+    """
+    config, called = resolve(config), Callbacks(callbacks)
     if out is not None:
         RunFolder(out).check_new()
         _say_of_scripts(config)
@@ -139,7 +150,7 @@ def fit(config: BaseConfig, dataset: Any = None, *, out: str | Path | None = Non
         if dataset.guessed and not quiet:
             columns = ", ".join(f'{what} = "{name}"' for what, name in dataset.guessed)
             say(f"{dataset.name}, columns guessed: {columns}", stderr=True)
-    phases = _phases(config, dataset, quiet)
+    phases = _phases(config, dataset, quiet, called)
     if out is None:
         return _finish(phases, dataset, None, None)
     with RunFolder.create(out, config, _saving(config, dataset)) as folder:
@@ -163,16 +174,20 @@ def refit(
     config = fitted.config.model_copy(update={"train": train})
     names = ("model", "best_epoch", "seconds", "valid_score")
     chosen = Outcome(*(getattr(fitted, name) for name in names))
-    outcome = _phases(config, fitted.dataset, quiet).run_refit(chosen, measured)
+    outcome = _phases(config, fitted.dataset, quiet, Callbacks(())).run_refit(chosen, measured)
     return Fitted(config, fitted.dataset, **vars(outcome))
 
 
-def resume(out: str | Path, *, quiet: bool = True, allow: Collection[str] = ()) -> Fitted:
+def resume(
+    out: str | Path, *, quiet: bool = True, allow: Collection[str] = (), callbacks: Sequence[Any] = ()
+) -> Fitted:
     """Continue a stopped run; the result is that of an uninterrupted run. A finished run is loaded.
 
-    ``allow``: packages with classes that the folder's config may name (see :func:`load`).
+    ``allow``: packages with classes that the folder's config may name (see :func:`load`). ``callbacks``: as in
+    :func:`fit`, told of the epochs from here on; a run's folder does not keep them.
     """
     registry.allow(allow)
+    called = Callbacks(callbacks)
     if RunFolder.open(out).is_finished:
         return load(out)
     with RunFolder.resume(out) as folder:
@@ -180,7 +195,7 @@ def resume(out: str | Path, *, quiet: bool = True, allow: Collection[str] = ()) 
             return load(out)
         config = folder.load_config()
         dataset, state = task_class(config).read(folder, config), folder.load_checkpoint()
-        return _finish(_phases(config, dataset, quiet), dataset, folder, state)
+        return _finish(_phases(config, dataset, quiet, called), dataset, folder, state)
 
 
 def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
@@ -254,7 +269,7 @@ def _say_of_scripts(config: BaseConfig) -> None:
         )
 
 
-def _phases(config: BaseConfig, dataset: Any, quiet: bool) -> Phases:
+def _phases(config: BaseConfig, dataset: Any, quiet: bool, callbacks: Callbacks) -> Phases:
     check_device(config.train.device)
     task = task_class(config).of(dataset, config.train.device)
     task.check(config, dataset.name)
@@ -262,25 +277,34 @@ def _phases(config: BaseConfig, dataset: Any, quiet: bool) -> Phases:
     def measure(outcome: Outcome) -> dict[str, Any]:
         return Fitted(config, dataset, **vars(outcome)).test.to_json()
 
-    return Phases(config, task, quiet=quiet, measure=measure)
+    return Phases(config, task, quiet=quiet, measure=measure, callbacks=callbacks)
 
 
 def _finish(phases: Phases, dataset: Any, folder: RunFolder | None, state: dict[str, Any] | None) -> Fitted:
-    outcome = phases.run(folder, state)
-    fitted = Fitted(phases.config, dataset, **vars(outcome))
-    if folder is not None:
-        _keep(folder, fitted)
+    metrics: dict[str, Any] | None = None
+    try:
+        phases.callbacks.on_begin(flat(phases.config.model_dump(mode="json", exclude_none=True)))
+        outcome = phases.run(folder, state)
+        fitted = Fitted(phases.config, dataset, **vars(outcome))
+        if folder is not None:
+            metrics = _keep(folder, fitted)
+        elif len(phases.callbacks):
+            metrics = fitted.summary()
+    finally:
+        phases.callbacks.on_end(metrics)
     return fitted
 
 
-def _keep(folder: RunFolder, fitted: Fitted) -> None:
+def _keep(folder: RunFolder, fitted: Fitted) -> dict[str, Any]:
     names = ("model", "best_epoch", "seconds", "valid_score", "measured")
     state = Outcome(*(getattr(fitted, name) for name in names)).state_dict()
     # What the model has seen is in its file, so that it is known even if no other file is written.
     folder.save_model({**state, "refit": fitted.config.train.refit})
     if (answers := fitted.task.answers(fitted.model, fitted.through)) is not None:
         folder.save_artifact(answers)
-    folder.save_metrics(fitted.summary())
+    summary = fitted.summary()
+    folder.save_metrics(summary)
+    return summary
 
 
 def _device(model: Trainable) -> torch.device:

@@ -12,6 +12,8 @@ from types import FrameType
 from typing import Any
 
 from topshelf import files
+from topshelf.callbacks import Callbacks
+from topshelf.errors import TrainingError
 from topshelf.progress import progress_bar
 from topshelf.terminal import TaskID
 from topshelf.training.folder import RunFolder
@@ -33,9 +35,10 @@ class RunWatcher:
         quiet: bool = False,
         extra: dict[str, Any] | None = None,
         stop: Callable[[], bool] = lambda: False,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.folder, self.phase, self.metric, self.extra = folder, phase, metric, extra or {}
-        self._stop = stop
+        self._stop, self._callbacks = stop, callbacks or Callbacks()
         self._saved = time.monotonic()
         self._bar = progress_bar(quiet)
         self._task: TaskID | None = None
@@ -73,6 +76,11 @@ class RunWatcher:
             files.append(self.folder.log, self._line(record))
             if self._is_due(trainer):
                 self.save(trainer)
+        try:
+            self._callbacks.on_epoch_end(self._named(record))
+        except TrainingError:
+            self.save(trainer)  # of this epoch, so that the run can go on from here
+            raise
 
     def wants_to_stop(self) -> bool:
         return self._stop()
@@ -86,8 +94,11 @@ class RunWatcher:
         return time.monotonic() - self._saved >= trainer.settings.checkpoint_seconds
 
     def _line(self, record: dict[str, Any]) -> str:
+        return json.dumps(self._named(record)) + "\n"
+
+    def _named(self, record: dict[str, Any]) -> dict[str, Any]:
         named = {self.metric if key == "valid" else key: value for key, value in record.items()}
-        return json.dumps({"phase": self.phase, **named}) + "\n"
+        return {"phase": self.phase, **named}
 
     def _shown(self, trainer: Trainer, record: dict[str, Any] | None) -> str:
         progress = trainer.progress
