@@ -18,8 +18,8 @@ from topshelf.data.movielens import fetch_movielens_from_registry
 from topshelf.errors import ConfigError, DataError
 from topshelf.evaluation import Evaluation, compare, conditions
 from topshelf.files import is_free, write_text
+from topshelf.page import Page
 from topshelf.queries import QuerySet
-from topshelf.report import Page
 from topshelf.statistics import PairedResult
 from topshelf.terminal import print_table, say
 from topshelf.training import Fitted, fit

@@ -21,6 +21,7 @@ from topshelf.cli.commands import demo, evaluate, losses, models, recommend, sim
 from topshelf.cli.diagnose import diagnose
 from topshelf.cli.links import links
 from topshelf.cli.rank import rank
+from topshelf.cli.report import report
 from topshelf.cli.tune import tune
 from topshelf.errors import TopshelfError, TopshelfWarning, TrainingError
 
@@ -52,7 +53,8 @@ def options(
 
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
-for command in (train, evaluate, compare, recommend, similar, rank, links, blend, losses, models, demo, diagnose, tune):
+_RUNS = (train, evaluate, compare, report, recommend, similar, rank, links, blend)
+for command in (*_RUNS, losses, models, demo, diagnose, tune):
     app.command()(command)
 
 

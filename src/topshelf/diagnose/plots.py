@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from matplotlib import colormaps
@@ -12,15 +12,25 @@ from matplotlib.figure import Figure
 from scipy.stats import gaussian_kde
 
 from topshelf import charts
-from topshelf.charts import BLUE, COLOURS, DASHES, RED
+from topshelf.charts import BLUE, COLOURS, RED
 from topshelf.diagnose.advice import Weighted
 from topshelf.diagnose.gradients import Concentration
-from topshelf.diagnose.measures import HIGH, LOW, SMALL_LAMBDA, Estimate, lambda_table
+from topshelf.diagnose.measures import HIGH, LOW, SMALL_LAMBDA, Estimate, Scores, lambda_table
 from topshelf.diagnose.run import Diagnosis
 from topshelf.diagnose.tables import all_estimates
 
 _KDE_SAMPLE = 4000
 _MANY = 6  # losses that fit into a legend above the axes
+
+
+class Scored(Protocol):
+    """What has scores, with the K of their thresholds."""
+
+    @property
+    def k(self) -> int: ...
+
+    @property
+    def scores(self) -> Scores: ...
 
 
 def draw(diagnosis: Diagnosis) -> dict[str, Figure]:
@@ -102,14 +112,14 @@ def threshold_errors(diagnosis: Diagnosis) -> Figure:
     edges = np.linspace(min(low, 0) - room, max(high, 0) + room, 61)
     for place, estimate in enumerate(shown):
         counts = np.histogram(np.clip(estimate.error, edges[0], edges[-1]), edges)[0]
-        axes.stairs(counts / len(estimate.error), edges, **_line(place, estimate.name))
+        axes.stairs(counts / len(estimate.error), edges, **charts.line(place, estimate.name))
     axes.axvline(0, color="#777", linewidth=1)
     axes.set_xlabel("estimate minus exact threshold (in units of the score)")
     _shares(axes, "users", len(shown))
     return figure
 
 
-def score_densities(diagnosis: Diagnosis) -> Figure:
+def score_densities(diagnosis: Scored) -> Figure:
     figure, (axes,) = charts.figure(7, 4)
     parts = (
         ("negatives", diagnosis.scores.negative),
@@ -121,7 +131,7 @@ def score_densities(diagnosis: Diagnosis) -> Figure:
     grid = np.linspace(low, high, 300)
     for place, (name, values) in enumerate(parts):
         height = _density(values, grid)
-        axes.plot(grid, height, **_line(place, f"{name}, mean {values.mean():.2f}"))
+        axes.plot(grid, height, **charts.line(place, f"{name}, mean {values.mean():.2f}"))
         axes.fill_between(grid, height, color=COLOURS[place], alpha=0.12, linewidth=0)
     axes.set(xlabel="score", ylabel="density")
     axes.set_ylim(bottom=0)
@@ -222,17 +232,12 @@ def step_times(diagnosis: Diagnosis) -> Figure:
     return figure
 
 
-def _line(place: int, label: str) -> dict[str, Any]:
-    style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)], "linewidth": 1.8}
-    return {**style, "label": charts.plain(label)}
-
-
 def _loss_line(diagnosis: Diagnosis, label: str, more: str = "") -> dict[str, Any]:
     """The same colour for a loss in every plot; the run's saved model is the thin line."""
     labels = list(diagnosis.bounds)
     if label in labels:
-        return _line(labels.index(label), label + more)
-    return {**_line(0, label + more), "linestyle": (0, (1, 1)), "linewidth": 1.2}
+        return charts.line(labels.index(label), label + more)
+    return {**charts.line(0, label + more), "linestyle": (0, (1, 1)), "linewidth": 1.2}
 
 
 def _shares(axes: Any, of: str, n: int) -> None:

@@ -8,7 +8,7 @@ import shlex
 from topshelf import charts
 from topshelf.errors import CheckpointError
 from topshelf.files import read_json, write_text
-from topshelf.report import Page
+from topshelf.page import Page
 from topshelf.tuning.folder import StudyFolder
 from topshelf.tuning.outcome import TrialRow, Tuned
 from topshelf.tuning.ranges import text

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from topshelf.errors import CheckpointError
-from topshelf.report import Page
+from topshelf.page import Page
 
 HOSTILE = """<script>alert("x")</script> & 'y' $\\frac{$ --> ]]>"""
 
