@@ -19,6 +19,7 @@ from topshelf.page.drawings import inline, width
 _NUMBER = re.compile(r"[+-]?[\d,]*\.?\d+(e[+-]?\d+)?%?|[<–]")  # a dash stands for none
 WIDTH = 4.4  # inches of a plot that a phone shows whole: its letters stay as large as the text beside it
 _WHOLE_ON_PHONES = 500  # pixels: a wider plot is scrolled there, in a box of its own
+_SHORT = 20  # letters of a row's name that is not broken over lines
 _NAVIGATED = 3  # sections from which a page has a list of them
 
 
@@ -46,13 +47,16 @@ class Page:
         self.title, self.lead, self.footer = title, lead, footer
         self._sections: list[tuple[str, list[str]]] = [("", [])]
         self._n_drawings = 0
+        self._about = title  # the last title: what a table or drawing without words of its own is about
 
     def heading(self, text: str) -> None:
         """The title of a new section."""
         self._sections.append((text, []))
+        self._about = text
 
     def subheading(self, text: str) -> None:
         self._add(f"<h3>{escape(text)}</h3>")
+        self._about = text
 
     def paragraph(self, text: str, *, note: bool = False, warning: bool = False) -> None:
         kind = " class=note" if note else " class=warning" if warning else ""
@@ -99,7 +103,7 @@ class Page:
 
         Without ``numbers`` no column is one of numbers, whatever is in it, such as ids; a table whose order
         says something is not ``sortable``.
-        Without a caption, programs that read the page aloud are told the title of the section.
+        Without a caption, programs that read the page aloud are told the title above.
         """
         bold = {best} if isinstance(best, int) else set(best or ())
         cells = [[_cell(text) for text in row] for row in rows]
@@ -110,11 +114,13 @@ class Page:
             kinds = zip(row, is_number, range(len(header)), strict=True)
             written = "".join(_data(cell, number, is_head=not (column or number)) for cell, number, column in kinds)
             body.append(f"<tr{' class=best' if place in bold else ''}>{written}</tr>")
-        said = caption or self._sections[-1][0] or self.title
-        titled = f"<caption{'' if caption else ' class=hidden'}>{escape(said)}</caption>"
+        said = caption or self._about
+        titled = f"<caption>{escape(said)}</caption>"  # read aloud; what is seen does not scroll with the table
+        seen = f"<p class=caption aria-hidden=true>{escape(caption)}</p>" if caption else ""
         kind = "" if sortable else " class=ordered"
         table = f"<table{kind}>{titled}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-        self._add(f'<div class=wide role=group tabindex=0 aria-label="{escape(said)}">{table}</div>')
+        box = f'<div class=wide role=group tabindex=0 aria-label="{escape(said)}">{table}</div>'
+        self._add(f"<div class=tabled>{seen}{box}</div>" if seen else box)
 
     def intervals(
         self, labels: Sequence[str], centres: Sequence[float], ends: Sequence[tuple[float, float]], axis: str
@@ -145,7 +151,7 @@ class Page:
         parts = []
         for svg, alt in several:
             self._n_drawings += 1
-            said = alt or self._sections[-1][0] or self.title
+            said = alt or self._about
             kind = " class=wide tabindex=0" if width(svg) > _WHOLE_ON_PHONES else ""
             parts.append(f"<figure{kind}>{inline(svg, said, self._n_drawings)}</figure>")
         self._add(f"<div class=plots>{''.join(parts)}</div>" if len(parts) > 1 else "".join(parts))
@@ -215,7 +221,9 @@ def _head(text: str, number: bool) -> str:
 
 
 def _data(cell: Cell, number: bool, *, is_head: bool) -> str:
-    kinds = " ".join(kind for kind, holds in (("number", number), ("best", cell.is_best)) if holds)
+    is_short = is_head and len(cell.text) <= _SHORT
+    marks = (("number", number), ("best", cell.is_best), ("short", is_short))
+    kinds = " ".join(kind for kind, holds in marks if holds)
     written = f' class="{kinds}"' if kinds else ""
     return f"<th scope=row{written}>{cell.html()}</th>" if is_head else f"<td{written}>{cell.html()}</td>"
 

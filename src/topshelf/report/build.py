@@ -12,17 +12,13 @@ from typing import Any
 from topshelf import charts
 from topshelf.bench.tables import metric_name
 from topshelf.config import CatalogueConfig, RunConfig, allow_options
-from topshelf.diagnose.examine import examined
-from topshelf.diagnose.kept import Kept, kept_scores
-from topshelf.errors import ConfigError, TrainingError
+from topshelf.errors import ConfigError
 from topshelf.page import Cell, Page
 from topshelf.report.numbers import activity_section, lists_section, metrics_section
 from topshelf.report.overview import data_section, runs_section, warn_of_differences
 from topshelf.report.people import people_section
+from topshelf.report.scores import scores_section
 from topshelf.report.shown import Shown, open_runs
-
-_SAMPLED = 500  # users, queries or edges whose scores are looked at
-_MOST_SCORED = 6  # runs whose scores are drawn
 
 
 def write_report(
@@ -72,7 +68,7 @@ def report_page(
     if isinstance(first.config, CatalogueConfig):
         people_section(page, shown, titles)
     _curves(page, shown)
-    _scores(page, shown)
+    scores_section(page, shown)
     data_section(page, shown)
     runs_section(page, shown)
     page.heading("Make this page again")
@@ -170,59 +166,6 @@ def _curves(page: Page, runs: Sequence[Shown]) -> None:
     ]
     page.drawings([(svg, alt) for svg, alt in made if svg is not None])
     page.paragraph("A ring marks the epoch that was kept. Values of different losses cannot be compared.", note=True)
-
-
-def _scores(page: Page, runs: Sequence[Shown]) -> None:
-    """Scores and weights of the kept models, as a diagnosis measures them; nothing is trained."""
-    page.heading("Scores and weights")
-    for run in runs[:_MOST_SCORED]:
-        if len(runs) > 1:
-            page.subheading(run.name)
-        try:
-            if isinstance(run.config, RunConfig):
-                _kept(page, kept_scores(run.fitted, _SAMPLED))
-            else:
-                _examined(page, run)
-        except (ConfigError, TrainingError) as error:
-            page.paragraph(f"Left out: {error}.", note=True)
-    if len(runs) > _MOST_SCORED:
-        page.paragraph(f"Of the first {_MOST_SCORED} runs.", note=True)
-
-
-def _kept(page: Page, kept: Kept) -> None:
-    scores, weights = kept.scores, kept.weights
-    named = {"training positives": scores.positive, "negatives": scores.negative, "thresholds": scores.threshold}
-    rows = [(name, f"{x.mean():.3f}", f"{x.std():.3f}") for name, x in named.items()]
-    page.table(
-        ("scores of", "mean", "std"), rows, caption=f"{kept.sampled_users:,} sampled users, as the model was kept"
-    )
-    if weights is not None:
-        page.paragraph(
-            f"Weights of SL@{kept.k} at exact thresholds, tau_weight = {weights.tau_weight:g}: {weights.low:.1%} are "
-            f"under 0.05 and {weights.high:.1%} over 0.95; the middle nine tenths span {weights.range:.3f}."
-        )
-    if not charts.can_plot():
-        page.paragraph(charts.NO_PLOTS, note=True)
-        return
-    from topshelf.diagnose import plots
-
-    figures = [(plots.score_densities(kept), "densities of the scores of positives, negatives and thresholds")]
-    figures += [(plots.weight_histogram(kept), "how many positives have which weight")] if weights is not None else []
-    page.drawings([(charts.render(figure), alt) for figure, alt in figures])
-
-
-def _examined(page: Page, run: Shown) -> None:
-    """Group by group beside simple references, as a diagnosis of the other tasks does."""
-    found = examined(run.path, run.fitted, run.log, _SAMPLED)
-    drawings = {name: charts.render(one) for name, one in found.draw().items()} if charts.can_plot() else {}
-    for section in found.sections():
-        if section.title in ("Training", "Data"):
-            continue
-        page.subheading(section.title)
-        if section.text:
-            page.paragraph(section.text)
-        page.table(section.header, section.rows, caption=section.title)
-        page.drawings([(drawings[name], section.title) for name in section.plots if name in drawings])
 
 
 def _command(runs: Sequence[Shown], out: str | Path, titles: Any) -> str:

@@ -143,17 +143,17 @@ def activity_section(page: Page, runs: Sequence[Shown]) -> None:
     groups = list(dict.fromkeys((one.low, one.high) for one in found))
     names = list(dict.fromkeys(one.place.method for one in found))
     scores = {(one.place.method, one.low, one.high): one for one in found}
-    sizes = [scores[names[0], *group].users for group in groups]
     bests = [best_of([scores[name, *group].score for name in names]) for group in groups]
     rows: list[Sequence[str | Cell]] = []
     for name in names:
         values = [scores[name, *group].score for group in groups]
         cells = [Cell(f"{x:.4f}", is_best=round(x, 4) == best) for x, best in zip(values, bests, strict=True)]
         rows.append((name, *cells))
-    header = ("run", *(f"{low} to {high} items, {n:,} users" for (low, high), n in zip(groups, sizes, strict=True)))
+    header = ("run", *(f"{low} to {high}" for low, high in groups))
     said = f"{metric_name(found[0].metric)} by items in train"
+    users = ", ".join(f"{scores[names[0], *group].users:,}" for group in groups)
     with page.beside():
-        page.table(header, rows, caption=said)
+        page.table(header, rows, caption=f"{said}; {users} users")
         if charts.can_plot():
             from topshelf.report import plots
 

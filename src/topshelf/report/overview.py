@@ -18,6 +18,7 @@ from topshelf.report.shown import Shown
 from topshelf.training.build import resolve
 
 NOTHING = "–"
+_OF_TRAINING, _OF_ALL = ("loss.", "negatives.", "threshold.", "train."), ("train.refit", "train.device")
 _NOT_SETTINGS = ("data.source", "task", "model.name", "loss.name", "model.parts")  # said elsewhere
 
 
@@ -127,7 +128,7 @@ def _command(words: Any) -> str:
 
 def _settings(runs: Sequence[Shown]) -> list[tuple[str | Cell, ...]]:
     """Rows of settings: those that are not the default in some run, or are not the same in all."""
-    own = [flat(run.config.model_dump(mode="json")) for run in runs]
+    own = [_used(run) for run in runs]
     usual = [_defaults(run.config) for run in runs]
     rows: list[tuple[str | Cell, ...]] = []
     for name in dict.fromkeys(name for values in own for name in values):
@@ -141,6 +142,14 @@ def _settings(runs: Sequence[Shown]) -> list[tuple[str | Cell, ...]]:
             continue
         rows.append((name, *(_setting(name, *pair) for pair in zip(own, usual, strict=True))))
     return rows
+
+
+def _used(run: Shown) -> dict[str, Any]:
+    """The settings of a run; a model that is fitted in closed form has no use for those of the training."""
+    values = flat(run.config.model_dump(mode="json"))
+    if not run.fitted.model.is_closed_form:
+        return values
+    return {name: value for name, value in values.items() if not name.startswith(_OF_TRAINING) or name in _OF_ALL}
 
 
 def _setting(name: str, own: Mapping[str, Any], usual: Mapping[str, Any]) -> Cell:

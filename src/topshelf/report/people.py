@@ -64,10 +64,11 @@ class Lister:
 
     def own(self, row: int) -> list[int]:
         """What a user has: the latest first where the order is known, else the most popular, which readers may know."""
-        if (events := self.artifact.events) is not None:
-            done = events.select(torch.tensor([row])).indices.flip(0).tolist()
-            return list(dict.fromkeys(done))
         items = self.owned.select(torch.tensor([row])).indices
+        if (events := self.artifact.events) is not None:
+            done = events.select(torch.tensor([row])).indices
+            known = done[torch.isin(done, items)]  # without those to be found
+            return [int(item) for item in dict.fromkeys(known.flip(0).tolist())]
         popular = self.artifact.counts[items].argsort(descending=True, stable=True)
         return [int(item) for item in items[popular]]
 

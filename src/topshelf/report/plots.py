@@ -34,9 +34,11 @@ def over_epochs(runs: Sequence[Shown], what: Callable[[Epoch], float | None], la
     lines = {}
     for run in runs:
         points = [(one.epoch, what(one)) for one in run.log]
-        lines[run.name] = [(epoch, value) for epoch, value in points if value is not None]
+        known = [(epoch, value) for epoch, value in points if value is not None]
+        if any(value for _, value in known):  # thresholds that are never set say nothing
+            lines[run.name] = known
     rings = {run.name: run.fitted.best_epoch for run in runs}
-    return _lines({name: points for name, points in lines.items() if points}, "epoch", label, rings=rings)
+    return _lines(lines, "epoch", label, rings=rings)
 
 
 def _lines(
@@ -67,7 +69,8 @@ def _lines(
         axes.minorticks_off()
     else:
         charts.whole_numbers(axes.xaxis)
-    charts.legend_above(axes, min(len(lines), 2))
+    if len(lines) > 1:
+        charts.legend_above(axes, 2)
     return charts.render(drawing)
 
 
@@ -96,5 +99,6 @@ def by_activity(found: Sequence[Activity]) -> bytes:
     axes.set_xticks(range(len(groups)), [f"{low} to {high}" for low, high in groups])
     axes.set(xlabel="items in train", ylabel=metric_name(found[0].metric))
     axes.set_ylim(bottom=0)
-    charts.legend_above(axes, min(len(names), 2))
+    if len(names) > 1:
+        charts.legend_above(axes, 2)
     return charts.render(drawing)
