@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,14 @@ from pathlib import Path
 import pytest
 
 PROGRAM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), "")
+# Chromium reads from 3 and writes to 4; the pipes may have these numbers too, so they are moved away first.
+START = """
+import os, sys
+ends = [os.dup(os.dup(os.dup(int(end)))) for end in sys.argv[1:3]]
+for end, number in zip(ends, (3, 4)):
+    os.dup2(end, number)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 WAIT = 30.0  # seconds for an answer
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
 
@@ -100,9 +109,9 @@ def browser(folder: Path):
         pytest.skip("Chromium is not installed: the page is not looked at in a browser")
     to_read, send = os.pipe()
     receive, to_write = os.pipe()
-    flags = " ".join([*FLAGS, f"--user-data-dir={folder / 'profile'}", "--remote-debugging-pipe"])
-    command = f"exec {PROGRAM} {flags} 3<&{to_read} 4>&{to_write}"
-    process = subprocess.Popen(["sh", "-c", command], pass_fds=(to_read, to_write), stderr=subprocess.DEVNULL)
+    flags = [PROGRAM, *FLAGS, f"--user-data-dir={folder / 'profile'}", "--remote-debugging-pipe"]
+    command = [sys.executable, "-c", START, str(to_read), str(to_write), *flags]
+    process = subprocess.Popen(command, pass_fds=(to_read, to_write), stderr=subprocess.DEVNULL)
     os.close(to_read)
     os.close(to_write)
     try:

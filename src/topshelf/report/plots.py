@@ -13,7 +13,7 @@ from topshelf.report.shown import Shown
 
 WIDTH, HEIGHT = 4.6, 3.1
 _MARKS = "osD^vPX"
-_MOST = 6  # lines with a mark at every point
+_MOST_POINTS = 60  # of a line that say their numbers
 Points = Sequence[tuple[float, float]]
 
 
@@ -31,7 +31,7 @@ def _lengths(run: Shown, base: str) -> Points:
 
 def over_epochs(runs: Sequence[Shown], what: Callable[[Epoch], float | None], label: str) -> bytes | None:
     """Something of the log over epochs, a line per run, with a ring at the epoch that was chosen."""
-    lines = {}
+    lines: dict[str, Points] = {}
     for run in runs:
         points = [(one.epoch, what(one)) for one in run.log]
         known = [(epoch, value) for epoch, value in points if value is not None]
@@ -47,20 +47,13 @@ def _lines(
     if not lines:
         return None
     drawing, (axes,) = charts.figure(WIDTH, HEIGHT + 0.22 * (-(-len(lines) // 2)))
-    for place, (name, points) in enumerate(lines.items()):
-        style = charts.line(place, name)
-        axes.plot([point[0] for point in points], [point[1] for point in points], **style)
-        ring = (rings or {}).get(name)
-        for at, value in points if rings is None or len(points) <= 200 else points[:: -(-len(points) // 200)]:
-            _mark(
-                axes,
-                place,
-                at,
-                value,
-                f"{name}, {x} {at:g}: {value:.4f}",
-                is_ring=at == ring,
-                is_small=rings is not None,
-            )
+    for line, (name, points) in enumerate(lines.items()):
+        axes.plot([point[0] for point in points], [point[1] for point in points], **charts.line(line, name))
+        ring = None if rings is None else rings[name]
+        every = -(-len(points) // _MOST_POINTS)
+        for at, value in (point for place, point in enumerate(points) if place % every == 0 or point[0] == ring):
+            text = f"{name}, {x} {at:g}: {value:.4f}"
+            _mark(axes, line, at, value, text, is_ring=at == ring, is_small=rings is not None)
     axes.set(xlabel=x, ylabel=charts.plain(y))
     if log:
         axes.set_xscale("log")

@@ -66,7 +66,8 @@ def page(tuned: Tuned) -> Page:
     result.paragraph(verdict(tuned))
     result.table(*comparison(tuned))
     if (line := command(tuned)) is not None:
-        result.paragraph(f"Train it: {line}")
+        result.paragraph("Train it:")
+        result.command(line)
     _draw(result, tuned)
     result.heading("Trials")
     best = tuned.best
