@@ -75,6 +75,7 @@ def percent(*axes: Any) -> None:
 def tip(artist: Any, text: str) -> None:
     """A text that a page shows where the mouse is over the artist (:mod:`topshelf.page`)."""
     artist.set_gid(TIP + quote(text))
+    artist.set_in_layout(False)  # points lie inside their axes, and measuring hundreds of them takes seconds
 
 
 def line(place: int, label: str) -> dict[str, Any]:

@@ -240,6 +240,8 @@ def test_no_run_and_a_folder_as_file_are_refused(runs, tmp_path):
         write_report([], tmp_path / "r.html")
     with pytest.raises(ConfigError, match=r"--out must be a file such as report\.html, and .* is a folder"):
         write_report([runs / "slatk"], tmp_path)
+    with pytest.raises(ConfigError, match=r"--out must be in a folder that is there, got .*; make .*absent first"):
+        write_report([runs / "slatk"], tmp_path / "absent" / "r.html")
 
 
 def _rename_data(folder):

@@ -9,13 +9,12 @@ from torch import Tensor
 
 from topshelf.diagnose import measures
 from topshelf.diagnose.measures import Scores, Weights
-from topshelf.diagnose.sample import Sample
+from topshelf.diagnose.sample import DRAWS, SAMPLE, Sample
 from topshelf.errors import ConfigError
 from topshelf.queries import QuerySet
 from topshelf.training import Fitted
 from topshelf.training.batches import stream
 
-_SAMPLE, _DRAWS = 11, 12  # branches of the seed's random streams, as in a diagnosis
 USERS = 500
 
 
@@ -41,10 +40,10 @@ def kept_scores(fitted: Fitted, users: int = USERS) -> Kept:
     if not isinstance(queries, Tensor) or queries.layout != torch.strided:
         raise ConfigError(f"{config.model.name} has no vector per user: its scores are made from histories")
     histories = fitted.task.context(fitted.through).histories
-    sample = Sample.draw(histories, model.n_items, users, stream(config.seed, _SAMPLE))
+    sample = Sample.draw(histories, model.n_items, users, stream(config.seed, SAMPLE))
     if not sample.rows.numel():
         raise ConfigError("no user has both a positive and a negative item")
-    scores = measures.scores(queries, items, sample, k, stream(config.seed, _DRAWS, 1))
+    scores = measures.scores(queries, items, sample, k, stream(config.seed, DRAWS, 1))
     return Kept(k, sample.rows.numel(), scores, _weights(fitted, queries, items, sample, scores))
 
 

@@ -37,6 +37,8 @@ def write_report(
     out = Path(out)
     if out.is_dir():
         raise ConfigError(f"--out must be a file such as report.html, and {out} is a folder; name a file in it")
+    if not out.resolve().parent.is_dir():  # said before minutes of work
+        raise ConfigError(f"--out must be in a folder that is there, got {out}; make {out.parent} first")
     page = report_page(runs, out, titles=titles, allow=allow, say=say)
     page.write(out)
     return out
