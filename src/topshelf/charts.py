@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,6 +16,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#3
 BLUE, RED, GREEN = COLOURS[:3]
 GREY = "#999999"
 DASHES = ("-", "--", "-.", ":")
+TIP = "tip:"  # how the name of an element begins that has a text for the mouse
 NO_PLOTS = "No plots: matplotlib is not installed (pip install 'topshelf[plot]')."
 
 
@@ -68,6 +70,18 @@ def whole_numbers(axis: Any) -> None:
 def percent(*axes: Any) -> None:
     for axis in axes:
         axis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
+
+
+def tip(artist: Any, text: str) -> None:
+    """A text that a page shows where the mouse is over the artist (:mod:`topshelf.page`)."""
+    artist.set_gid(TIP + quote(text))
+    artist.set_in_layout(False)  # points lie inside their axes, and measuring hundreds of them takes seconds
+
+
+def line(place: int, label: str) -> dict[str, Any]:
+    """The style of the line at this place of a legend."""
+    style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)], "linewidth": 1.8}
+    return {**style, "label": plain(label)}
 
 
 def plain(text: str) -> str:

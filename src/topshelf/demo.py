@@ -18,8 +18,8 @@ from topshelf.data.movielens import fetch_movielens_from_registry
 from topshelf.errors import ConfigError, DataError
 from topshelf.evaluation import Evaluation, compare, conditions
 from topshelf.files import is_free, write_text
+from topshelf.page import Page
 from topshelf.queries import QuerySet
-from topshelf.report import Page
 from topshelf.statistics import PairedResult
 from topshelf.terminal import print_table, say
 from topshelf.training import Fitted, fit
@@ -166,8 +166,9 @@ def _page(
         page.paragraph(note)
     page.paragraph(f"{_caption(dataset)}; seed {seed}.")
     scores = [entry.score for entry in entries]
-    page.table(COLUMNS, [entry.cells() for entry in entries], best=scores.index(max(scores)))
-    page.intervals([entry.label for entry in entries], scores, [entry.ends for entry in entries], f"NDCG@{K}")
+    with page.beside():
+        page.table(COLUMNS, [entry.cells() for entry in entries], best=scores.index(max(scores)))
+        page.intervals([entry.label for entry in entries], scores, [entry.ends for entry in entries], f"NDCG@{K}")
     for label, test in tests:
         page.paragraph(_sentence(label, test))
     page.paragraph(
@@ -176,5 +177,5 @@ def _page(
         note=True,
     )
     page.heading(person.title)
-    page.table(PERSON, person.rows)
+    page.table(PERSON, person.rows, sortable=False)
     return page

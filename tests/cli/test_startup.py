@@ -27,7 +27,7 @@ def completion(*words):
     return {"_TOPSHELF_COMPLETE": "complete_bash", **texts}
 
 
-COMMANDS = ["train", "evaluate", "recommend", "blend", "losses", "models", "demo", "diagnose", "tune"]
+COMMANDS = ["train", "evaluate", "recommend", "blend", "losses", "models", "demo", "diagnose", "tune", "report"]
 COMMANDS += ["data", "data list", "data get", "data show", "data prepare"]
 CASES = {
     "--version": (["--version"], {}),

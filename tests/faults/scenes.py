@@ -16,10 +16,10 @@ from topshelf.config import make_config, merged
 from topshelf.data import generate, split_interactions
 from topshelf.evaluation import evaluate
 from topshelf.models import MODELS
+from topshelf.page import Page
 from topshelf.queries import Context
 from topshelf.ragged import ragged_from_pairs
 from topshelf.recommender import Recommender
-from topshelf.report import Page
 from topshelf.training.build import build_model, build_trainer, resolve
 from vectors import fit_to, vectors_of
 

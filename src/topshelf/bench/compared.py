@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from topshelf.bench.results import Measured, Place, Results
 from topshelf.bench.worker import measured_users
 from topshelf.config import BaseConfig, flat
 from topshelf.errors import ConfigError, suggestion
+from topshelf.evaluation import Evaluation
 from topshelf.training import load
 from topshelf.training.run import Fitted
 
@@ -22,26 +23,38 @@ def of_runs(paths: Sequence[str | Path], *, protocols: Sequence[str] = (), ours:
     fitted = {str(path): load(path) for path in paths}
     if unfinished := [path for path, run in fitted.items() if not run.is_finished]:
         raise ConfigError(f"{unfinished[0]} is not finished; finish it: topshelf train --resume {unfinished[0]}")
-    tasks = {run.config.task for run in fitted.values()}
-    if len(tasks) > 1:
-        raise ConfigError(f"runs must be of one task to be compared, got {', '.join(sorted(tasks))}")
-    labels = _labels({path: run.config for path, run in fitted.items()})
+    check_task(run.config for run in fitted.values())
+    labels = labels_of({path: run.config for path, run in fitted.items()})
     known = list(dict.fromkeys(labels.values()))
     if ours is not None and ours not in known:
         raise ConfigError(f"--ours must be one of {'; '.join(known)}, got {ours!r}{suggestion(ours, known)}")
-    runs = [_measured(fitted[path], label, protocols) for path, label in labels.items()]
+    runs = []
+    for path, label in labels.items():
+        evaluations = [fitted[path].evaluate(name) for name in protocols or (None,)]
+        runs.append(measured(fitted[path], label, evaluations))
+    return results_of(runs, next(iter(fitted.values())).config, ours or (known[0] if len(known) > 1 else None))
+
+
+def results_of(runs: Sequence[Measured], config: BaseConfig, ours: str | None) -> Results:
+    """The results of measured runs; ``config`` is that of one of them."""
     common = [name for name in _names(runs[0]) if all(name in _names(run) for run in runs)]
     if twice := [run for run in runs if sum((o.place, o.seed) == (run.place, run.seed) for o in runs) > 1]:
         raise ConfigError(f"two runs are the same: {twice[0].method} with seed {twice[0].seed}; give one of them")
     return Results(
         name="compare",
         title=f"{len(runs)} runs on {', '.join(dict.fromkeys(run.data for run in runs))}",
-        metrics=_reported(common, next(iter(fitted.values())).config),
-        runs=runs,
+        metrics=_reported(common, config),
+        runs=list(runs),
         places=list(dict.fromkeys(run.place for run in runs)),
         protocols=tuple(dict.fromkeys(name for run in runs for name in run.metrics)),
-        ours=ours or (known[0] if len(known) > 1 else None),
+        ours=ours,
     )
+
+
+def check_task(configs: Iterable[BaseConfig]) -> None:
+    """Refuse runs of several tasks: their numbers do not mean the same."""
+    if len(tasks := {config.task for config in configs}) > 1:
+        raise ConfigError(f"runs must be of one task to be compared, got {', '.join(sorted(tasks))}")
 
 
 def _names(run: Measured) -> list[str]:
@@ -55,7 +68,7 @@ def _reported(common: list[str], config: BaseConfig) -> tuple[str, ...]:
     return tuple(chosen[-2:] or common[:2])
 
 
-def _labels(configs: dict[str, BaseConfig]) -> dict[str, str]:
+def labels_of(configs: dict[str, BaseConfig]) -> dict[str, str]:
     """Model and loss, and the settings in which runs of the same two differ besides the seed."""
     values = {path: flat(config.model_dump(mode="json")) for path, config in configs.items()}
     basic = {path: _basic(config) for path, config in configs.items()}
@@ -80,8 +93,8 @@ def _basic(config: BaseConfig) -> str:
     return config.model.name if is_closed else f"{config.model.name}, {config.loss.name}"
 
 
-def _measured(fitted: Fitted, label: str, protocols: Sequence[str]) -> Measured:
-    evaluations = [fitted.evaluate(name) for name in protocols or (None,)]
+def measured(fitted: Fitted, label: str, evaluations: Sequence[Evaluation]) -> Measured:
+    """A run with its evaluations, one per protocol."""
     means: dict[str, dict[str, Any]] = {one.protocol: one.mean() for one in evaluations}
     names = tuple(next(iter(means.values())))
     place = Place(fitted.dataset.name, "", label)

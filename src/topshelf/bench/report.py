@@ -40,7 +40,7 @@ from topshelf.bench.summary import (
     score_frame,
 )
 from topshelf.errors import CheckpointError, ConfigError
-from topshelf.report import Page
+from topshelf.page import Page
 
 FORMAT = 1
 _PLAIN = (

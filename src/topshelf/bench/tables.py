@@ -32,6 +32,7 @@ def metric_name(metric: str) -> str:
     """The field's own spelling: NDCG@20, Recall@20, Hit@20, MRR."""
     name, at, k = metric.partition("@")
     known = {"ndcg": "NDCG", "recall": "Recall", "hit_rate": "Hit", "mrr": "MRR", "map": "MAP", "err": "ERR"}
+    known |= {"precision": "Precision", "f1": "F1", "auc": "AUC"}
     return f"{known.get(name, name)}{at}{k}"
 
 

@@ -23,6 +23,7 @@ from topshelf.cli.diagnose import diagnose
 from topshelf.cli.export import export
 from topshelf.cli.links import links
 from topshelf.cli.rank import rank
+from topshelf.cli.report import report
 from topshelf.cli.tune import tune
 from topshelf.errors import TopshelfError, TopshelfWarning, TrainingError
 
@@ -55,23 +56,8 @@ def options(
 
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
-for command in (
-    auto,
-    train,
-    evaluate,
-    compare,
-    recommend,
-    similar,
-    rank,
-    links,
-    blend,
-    export,
-    losses,
-    models,
-    demo,
-    diagnose,
-    tune,
-):
+_RUNS = (auto, train, evaluate, compare, report, recommend, similar, rank, links, blend, export)
+for command in (*_RUNS, losses, models, demo, diagnose, tune):
     app.command()(command)
 
 

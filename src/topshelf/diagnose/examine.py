@@ -7,7 +7,7 @@ import math
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +33,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Epoch:
-    """A line of the log; ``valid`` is None where it was not validated."""
+    """A line of the log; ``valid`` is None where it was not validated.
+
+    ``threshold`` is the mean of those that the loss keeps; None for a loss without, and in logs of earlier versions.
+    """
 
     epoch: int
     loss: float
     valid: float | None
+    threshold: float | None = None
 
 
 @dataclass(frozen=True)
@@ -151,26 +155,11 @@ class RunPlan:
                 folder = Path(scratch) / "run"
                 fit(self.config, self.dataset, out=folder)
             fitted = load(folder)
-            log = _log_of(RunFolder(folder), fitted)
-        config, part, through = fitted.config, *held_out(fitted)
-        say(f"examining the {part} part")
-        found = fitted.task.examine(fitted.model, config, part, through, n=self.users)
+            log = log_of(RunFolder(folder), fitted)
+        say(f"examining the {held_out(fitted)[0]} part")
+        found = examined(self.name, fitted, log, self.users)
         compared, failed = self._compare(fitted, say)
-        return RunDiagnosis(
-            target=self.name,
-            task=config.task,
-            model=config.model.name,
-            loss=None if fitted.model.is_closed_form else config.loss.name,
-            data=fitted.dataset.name,
-            k=int(config.loss.settings.get("k", config.k)),
-            n_items=fitted.task.n_items,
-            loss_settings=dict(config.loss.settings),
-            best_epoch=fitted.best_epoch,
-            epochs=log,
-            examination=found,
-            compared=compared,
-            failed=failed,
-        )
+        return replace(found, compared=compared, failed=failed)
 
     def _compare(self, own: Fitted, say: Callable[[str], None]) -> tuple[list[Compared], dict[str, str]]:
         """Every loss trained alike. One that fails is left out with a message."""
@@ -188,6 +177,24 @@ class RunPlan:
             value = fitted.evaluate(part="valid").mean()[own.task.metric(config)]
             compared.append(Compared(label, value, fitted.best_epoch, fitted.seconds))
         return compared, failed
+
+
+def examined(name: str, fitted: Fitted, log: list[Epoch], users: int) -> RunDiagnosis:
+    """A kept model group by group on a part that it has not seen; nothing is trained."""
+    config, part, through = fitted.config, *held_out(fitted)
+    return RunDiagnosis(
+        target=name,
+        task=config.task,
+        model=config.model.name,
+        loss=None if fitted.model.is_closed_form else config.loss.name,
+        data=fitted.dataset.name,
+        k=int(config.loss.settings.get("k", config.k)),
+        n_items=fitted.task.n_items,
+        loss_settings=dict(config.loss.settings),
+        best_epoch=fitted.best_epoch,
+        epochs=log,
+        examination=fitted.task.examine(fitted.model, config, part, through, n=users),
+    )
 
 
 def plan_run(
@@ -232,8 +239,10 @@ def read_log(folder: RunFolder, metric: str, best_epoch: int = 0) -> list[Epoch]
         try:
             record = json.loads(line)
             if record["phase"] == "train":
-                valid = record.get(metric)
-                found.append(Epoch(int(record["epoch"]), _finite(record["loss"]), valid and _finite(valid)))
+                valid, threshold = (
+                    None if record.get(name) is None else _finite(record[name]) for name in (metric, "threshold")
+                )
+                found.append(Epoch(int(record["epoch"]), _finite(record["loss"]), valid, threshold))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise _damaged(folder, f"line {number}: {error!r}") from None
     if [one.epoch for one in found] != list(range(1, len(found) + 1)) or len(found) < best_epoch:
@@ -245,7 +254,7 @@ def _damaged(folder: RunFolder, why: str) -> CheckpointError:
     return CheckpointError(f"{folder.log} is damaged: {why}. Delete it to diagnose without the training curve")
 
 
-def _log_of(folder: RunFolder, fitted: Fitted) -> list[Epoch]:
+def log_of(folder: RunFolder, fitted: Fitted) -> list[Epoch]:
     """The log of a trained model; a model that was saved from Python has none."""
     if fitted.model.is_closed_form:
         return []

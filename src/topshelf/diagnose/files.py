@@ -12,7 +12,7 @@ from topshelf.diagnose import tables
 from topshelf.diagnose.examine import RunDiagnosis
 from topshelf.diagnose.run import Diagnosis
 from topshelf.errors import CheckpointError, ConfigError
-from topshelf.report import Page
+from topshelf.page import Page
 
 PLOTS = (
     "gradient-concentration",

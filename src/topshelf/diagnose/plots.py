@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from matplotlib import colormaps
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from scipy.stats import gaussian_kde
 
 from topshelf import charts
-from topshelf.charts import BLUE, COLOURS, DASHES, RED
+from topshelf.charts import BLUE, COLOURS, RED
 from topshelf.diagnose.advice import Weighted
 from topshelf.diagnose.gradients import Concentration
 from topshelf.diagnose.measures import (
@@ -21,6 +21,7 @@ from topshelf.diagnose.measures import (
     PLOTTED,
     SMALL_LAMBDA,
     Estimate,
+    Scores,
     lambda_table,
     thinned,
 )
@@ -28,6 +29,16 @@ from topshelf.diagnose.run import Diagnosis
 from topshelf.diagnose.tables import all_estimates
 
 _MANY = 6  # losses that fit into a legend above the axes
+
+
+class Scored(Protocol):
+    """What has scores, with the K of their thresholds."""
+
+    @property
+    def k(self) -> int: ...
+
+    @property
+    def scores(self) -> Scores: ...
 
 
 def draw(diagnosis: Diagnosis) -> dict[str, Figure]:
@@ -110,14 +121,14 @@ def threshold_errors(diagnosis: Diagnosis) -> Figure:
     edges = np.linspace(min(low, 0) - room, max(high, 0) + room, 61)
     for place, estimate in enumerate(shown):
         counts = np.histogram(np.clip(estimate.error, edges[0], edges[-1]), edges)[0]
-        axes.stairs(counts / len(estimate.error), edges, **_line(place, estimate.name))
+        axes.stairs(counts / len(estimate.error), edges, **charts.line(place, estimate.name))
     axes.axvline(0, color="#777", linewidth=1)
     axes.set_xlabel("estimate minus exact threshold (in units of the score)")
     _shares(axes, "users", len(shown))
     return figure
 
 
-def score_densities(diagnosis: Diagnosis) -> Figure:
+def score_densities(diagnosis: Scored) -> Figure:
     figure, (axes,) = charts.figure(7, 4)
     _densities(axes, diagnosis, f"thresholds (rank {diagnosis.k})", diagnosis.scores.threshold)
     return figure
@@ -135,7 +146,7 @@ def estimated_densities(diagnosis: Diagnosis, estimate: Estimate) -> Figure:
     return figure
 
 
-def _densities(axes: Any, diagnosis: Diagnosis, name: str, thresholds: np.ndarray, *, columns: int = 3) -> None:
+def _densities(axes: Any, diagnosis: Scored, name: str, thresholds: np.ndarray, *, columns: int = 3) -> None:
     """Scores of negatives and positives, and thresholds."""
     scores = diagnosis.scores
     parts = (("negatives", scores.negative), ("training positives", scores.positive), (name, thresholds))
@@ -143,7 +154,7 @@ def _densities(axes: Any, diagnosis: Diagnosis, name: str, thresholds: np.ndarra
     grid = np.linspace(low, high, 300)
     for place, (label, values) in enumerate(parts):
         height = _density(values, grid)
-        axes.plot(grid, height, **_line(place, f"{label}, mean {values.mean():.2f}"))
+        axes.plot(grid, height, **charts.line(place, f"{label}, mean {values.mean():.2f}"))
         axes.fill_between(grid, height, color=COLOURS[place], alpha=0.12, linewidth=0)
     axes.set(xlabel="score", ylabel="density")
     axes.set_ylim(bottom=0)
@@ -245,17 +256,12 @@ def step_times(diagnosis: Diagnosis) -> Figure:
     return figure
 
 
-def _line(place: int, label: str) -> dict[str, Any]:
-    style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)], "linewidth": 1.8}
-    return {**style, "label": charts.plain(label)}
-
-
 def _loss_line(diagnosis: Diagnosis, label: str, more: str = "") -> dict[str, Any]:
     """The same colour for a loss in every plot; the run's saved model is the thin line."""
     labels = list(diagnosis.bounds)
     if label in labels:
-        return _line(labels.index(label), label + more)
-    return {**_line(0, label + more), "linestyle": (0, (1, 1)), "linewidth": 1.2}
+        return charts.line(labels.index(label), label + more)
+    return {**charts.line(0, label + more), "linestyle": (0, (1, 1)), "linewidth": 1.2}
 
 
 def _shares(axes: Any, of: str, n: int) -> None:

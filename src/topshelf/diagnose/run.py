@@ -17,7 +17,7 @@ from topshelf.diagnose.advice import Advice, advise
 from topshelf.diagnose.examine import RunDiagnosis, RunPlan, plan_run
 from topshelf.diagnose.gradients import Gradients, gradients, has_unit_rows
 from topshelf.diagnose.measures import Bound, Estimate, Scores, Weights
-from topshelf.diagnose.sample import Sample
+from topshelf.diagnose.sample import DRAWS, SAMPLE, Sample
 from topshelf.diagnose.states import State, Timing, Vectors
 from topshelf.errors import ConfigError, TrainingError, at_least, at_most
 from topshelf.models import Model
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from topshelf.diagnose.tables import Section
 
-_SAMPLE, _DRAWS = 11, 12  # branches of the seed's random streams, beside the trainer's
 EPOCHS, USERS = 20, 1000
 COMPARED = ("softmax", "slatk")
 
@@ -156,7 +155,7 @@ class Plan:
             gradients=grads,
             estimates=estimates,
             held=self._held(own),
-            scores=measures.scores(*vectors, self.sample, self.k, stream(self.config.seed, _DRAWS, 1)),
+            scores=measures.scores(*vectors, self.sample, self.k, stream(self.config.seed, DRAWS, 1)),
             weights=weights,
             bound=states.bound_of(state, self.sample, self.k, self.epochs),
             bounds={one.label: one.bounds for one in made},
@@ -209,7 +208,7 @@ class Plan:
         return State(f"{self.entries[0][0]}, as kept", self.config, model, objective)
 
     def _thresholds(self, own: State, vectors: Vectors) -> tuple[list[Estimate], Weights | None]:
-        config, generator = self.config, stream(self.config.seed, _DRAWS, 0)
+        config, generator = self.config, stream(self.config.seed, DRAWS, 0)
         estimates = measures.estimates(*vectors, self.sample, self.k, config.threshold.n or DRAWN, generator)
         if (tau_weight := own.tau_weight) is None:
             return estimates, None
@@ -304,7 +303,7 @@ def _plan(
     for label, one in entries:
         at_most(f"k of {label}", one.loss.settings.get("k", one.k), n_items, f"{dataset.name} has {n_items} items")
     context = task_class(config).of(dataset, config.train.device).context(through_refit(config.train.refit))
-    sample = Sample.draw(context.histories, n_items, users, stream(config.seed, _SAMPLE))
+    sample = Sample.draw(context.histories, n_items, users, stream(config.seed, SAMPLE))
     if not sample.rows.numel():
         raise ConfigError(f"{dataset.name} has no user with both a positive and a negative item")
     shortened = [(label, states.short(one, epochs)) for label, one in entries]

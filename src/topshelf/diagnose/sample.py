@@ -13,6 +13,7 @@ from topshelf.ragged import Ragged
 # A measurement visits positives x items cells; 5e8 of them take some seconds per loss.
 MOST_CELLS = 500_000_000
 LEAST_USERS = 50
+SAMPLE, DRAWS = 11, 12  # branches of the seed's random streams, beside the trainer's
 _BLOCK_CELLS = 2**22  # scores of one block
 
 

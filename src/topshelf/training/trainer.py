@@ -176,6 +176,8 @@ class Trainer:
     def _finish_epoch(self, epoch: int, started: float, watcher: Watcher | None) -> None:
         progress = self.progress
         record: dict[str, Any] = {"epoch": epoch, "loss": progress.loss_sum / progress.step}
+        if (threshold := _mean_threshold(self.loss)) is not None:
+            record["threshold"] = threshold
         is_last = epoch == self.settings.epochs
         if self.validate is not None and (is_last or epoch % self.settings.validate_every == 0):
             score = record["valid"] = self.validate(self.model)
@@ -298,3 +300,12 @@ def _check_moments(moments: Any, names: set[str], parameter: Tensor, n_steps: in
             raise ValueError(f"the optimizer's {name} must be finite, and no count or square below 0")
     if bool((moments["step"] > n_steps).any()) or bool(moments["step"].frac().any()):
         raise ValueError(f"the optimizer's step must be a whole number of at most {n_steps} steps")
+
+
+def _mean_threshold(loss: Any) -> float | None:
+    """The mean of the thresholds that a loss keeps; None where it keeps none, or they are not finite yet."""
+    table = getattr(loss, "threshold", None) if getattr(loss, "keeps_thresholds", False) else None
+    if not isinstance(table, torch.Tensor) or not table.numel():
+        return None
+    mean = float(table.detach().double().mean())
+    return mean if math.isfinite(mean) else None

@@ -8,7 +8,7 @@ import shlex
 from topshelf import charts
 from topshelf.errors import CheckpointError
 from topshelf.files import read_json, write_text
-from topshelf.report import Page
+from topshelf.page import Page
 from topshelf.tuning.folder import StudyFolder
 from topshelf.tuning.outcome import TrialRow, Tuned
 from topshelf.tuning.ranges import text
@@ -66,7 +66,8 @@ def page(tuned: Tuned) -> Page:
     result.paragraph(verdict(tuned))
     result.table(*comparison(tuned))
     if (line := command(tuned)) is not None:
-        result.paragraph(f"Train it: {line}")
+        result.paragraph("Train it:")
+        result.command(line)
     _draw(result, tuned)
     result.heading("Trials")
     best = tuned.best

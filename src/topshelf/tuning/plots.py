@@ -7,15 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from topshelf import charts
 from topshelf.charts import BLUE, GREEN, GREY, RED
 from topshelf.tuning.outcome import TrialRow, Tuned
 from topshelf.tuning.ranges import Choice, Range, text
+
+_SHADES = ("#8c9cae", RED)  # from the worst to the best: both are seen on light and on dark ground
 
 
 def draw(tuned: Tuned) -> dict[str, Figure]:
@@ -100,10 +101,11 @@ def coordinates(tuned: Tuned) -> Figure:
     rows, names = scored(tuned), list(tuned.ranges)
     scores = [row.score or 0.0 for row in rows]
     scale = Normalize(min(scores), max(scores) if max(scores) > min(scores) else min(scores) + 1e-9)
+    shades = LinearSegmentedColormap.from_list("scores", _SHADES)
     figure, (axes,) = charts.figure(max(7, 1.35 * (len(names) + 1)), 4.2)
     for row, score in sorted(zip(rows, scores, strict=True), key=lambda pair: pair[1]):
         heights = [_height(tuned.ranges[name], row.settings[name]) for name in names]
-        colour, is_best = colormaps["viridis_r"](scale(score)), row is tuned.best
+        colour, is_best = shades(scale(score)), row is tuned.best
         style: dict[str, Any] = {"color": colour, "linewidth": 2.6 if is_best else 1, "zorder": 3 if is_best else 2}
         style |= {"linestyle": ":" if row.state == "pruned" else "-", "alpha": 1.0 if is_best else 0.7}
         axes.plot(range(len(names) + 1), [*heights, float(scale(score))], **style)
@@ -118,7 +120,7 @@ def coordinates(tuned: Tuned) -> Figure:
     axes.set(yticks=[], ylim=(-0.05, 1.05))
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.set_title("thick: the best; dotted: pruned", fontsize=10)
-    figure.colorbar(ScalarMappable(scale, colormaps["viridis_r"]), ax=axes, fraction=0.04, pad=0.02)
+    figure.colorbar(ScalarMappable(scale, shades), ax=axes, fraction=0.04, pad=0.02)
     return figure
 
 
