@@ -52,7 +52,7 @@ def test_other_budgets_are_refused(given):
 def test_a_table_becomes_a_run_that_every_command_takes(tmp_path, few):
     rows = [(user, (user * 7 + step * step) % 40) for user in range(60) for step in range(9)]
     frame = pl.DataFrame(rows, schema=["buyer", "sku"], orient="row").unique()
-    recommender = Recommender.auto(frame, k=5, budget=3, out=tmp_path / "best")
+    recommender = Recommender.auto(frame, k=5, budget=1, out=tmp_path / "best")
     table = recommender.recommend([1, 2], k=3)
     assert table.equals(Recommender.load(tmp_path / "best").recommend([1, 2], k=3))
     found = json.loads((tmp_path / "best" / "auto.json").read_text())
@@ -73,7 +73,7 @@ def test_the_test_part_is_measured_once_and_at_the_end(few, monkeypatch, tmp_pat
         return measure(self, model, part, *given, **more)
 
     monkeypatch.setattr(InteractionsTask, "measure", watched)
-    auto("synthetic", k=5, budget=3)
+    auto("synthetic", k=5, budget=1)
     assert measured.count("test") == 1
     assert measured.index("test") == len(measured) - 1
 
@@ -163,7 +163,7 @@ def test_asked_to_stop_it_leaves_the_best_so_far(few, monkeypatch, tmp_path):
         return tune(*given, **more)
 
     monkeypatch.setattr(race, "tune", stopped)
-    found = auto("synthetic", k=5, budget=30, out=tmp_path / "best")
+    found = auto("synthetic", k=5, budget=20, out=tmp_path / "best")
     assert sum(one.weight > 0 for one in found.tried) == 1
     assert "the best when the search was stopped" in found.why()[0]
     assert load(tmp_path / "best").is_finished
@@ -173,14 +173,14 @@ def test_after_a_kill_it_goes_on_with_what_is_left(few, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(run_module, "finished", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            auto("synthetic", k=5, budget=3, out=tmp_path / "best")
+            auto("synthetic", k=5, budget=2, out=tmp_path / "best")
     kept = json.loads((tmp_path / "best.auto" / "auto.json").read_text())
     assert kept["spent"] > 1
     assert not (tmp_path / "best").exists()
     trials = []
     tune = race.tune
     monkeypatch.setattr(race, "tune", lambda *given, **more: trials.append(more["timeout"]) or tune(*given, **more))
-    found = auto("synthetic", k=5, budget=3, out=tmp_path / "best")
+    found = auto("synthetic", k=5, budget=2, out=tmp_path / "best")
     assert race.NO_TIME in trials  # the searches were read, not begun again
     assert found.spent > kept["spent"]
     assert (tmp_path / "best" / "auto.json").exists()
@@ -190,10 +190,10 @@ def test_another_search_in_the_folder_is_refused(few, tmp_path):
     work = tmp_path / "best.auto"
     run_module._state(work, {"k": 5, "seed": 0, "source": "synthetic", "settings": {}})
     with pytest.raises(ConfigError, match=r"has a search with k = 5, got 6; go on with the same"):
-        auto("synthetic", k=6, budget=3, out=tmp_path / "best")
+        auto("synthetic", k=6, budget=2, out=tmp_path / "best")
     (work / "auto.json").write_text("{}")
     with pytest.raises(Exception, match="it has no checksum"):
-        auto("synthetic", k=5, budget=3, out=tmp_path / "best")
+        auto("synthetic", k=5, budget=2, out=tmp_path / "best")
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_wrong_inputs_are_one_message(arguments, message, tmp_path, monkeypatch)
 
 def test_the_command_line_shows_what_was_tried_and_why(few, tmp_path):
     output, progress = run_topshelf(
-        "auto", "--data", "synthetic", "--k", "5", "--budget", "3s", "--out", tmp_path / "b"
+        "auto", "--data", "synthetic", "--k", "5", "--budget", "1s", "--out", tmp_path / "b"
     )
     for one in FEW:
         assert one.name in output

@@ -122,7 +122,7 @@ def test_the_report_has_the_figures_and_is_made_again_from_its_file(report, fold
         root = ElementTree.parse(folder / f"{name}.svg").getroot()
         assert root.find("{http://www.w3.org/2000/svg}title").text.startswith(f"Figure {name[7:]}. ")
     html = (folder / "report.html").read_text()
-    assert html.count("<svg") == html.count("role=img aria-label=") == len(FIGURES)
+    assert html.count("<svg") == html.count('role="img" aria-label=') == len(FIGURES)
     again = read_report(folder)
     assert again.markdown(FIGURES) == (folder / "report.md").read_text()
     assert stored(again.diagnosed[0].diagnosis) == stored(report.diagnosed[0].diagnosis)

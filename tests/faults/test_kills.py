@@ -234,7 +234,7 @@ def test_a_real_kill_while_lists_are_written_keeps_the_old_ones(tmp_path, runs):
         "import polars as pl\n"
         "write = pl.DataFrame.write_csv\n"
         "def half(table, file, *more, **named):\n"
-        "    pathlib.Path(file).write_text('user,rank')\n"
+        "    file.write(b'user,rank'); file.flush()\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "pl.DataFrame.write_csv = half\n"
         f"sys.argv = ['topshelf', 'recommend', {str(runs / 'all')!r}, '--out', {str(out)!r}]\n"

@@ -65,6 +65,7 @@ def test_a_process_without_a_batch_takes_part_with_empty_tensors(ranks):
         assert torch.equal(rank["without_batch"], expected)
 
 
+@pytest.mark.slow
 def test_what_one_process_loads_the_others_take_over(ranks):
     for rank in ranks:
         assert torch.equal(rank["loaded_by_one"], torch.arange(12.0))
