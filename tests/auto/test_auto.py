@@ -175,7 +175,7 @@ def test_after_a_kill_it_goes_on_with_what_is_left(few, monkeypatch, tmp_path):
         with pytest.raises(KeyboardInterrupt):
             auto("synthetic", k=5, budget=2, out=tmp_path / "best")
     kept = json.loads((tmp_path / "best.auto" / "auto.json").read_text())
-    assert kept["spent"] > 1
+    assert kept["spent"] > 0
     assert not (tmp_path / "best").exists()
     trials = []
     tune = race.tune
