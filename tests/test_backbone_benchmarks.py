@@ -135,6 +135,7 @@ def test_the_full_rank_begins_as_ease_and_its_diagonal_moves_when_it_may(positiv
     assert_close(moved, torch.where(torch.eye(5, dtype=torch.bool) & (not for_itself), 0.0, -0.1), atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_every_idea_is_a_run_that_can_be_built_and_the_names_are_given_back():
     before = dict(MODELS)
     with bench.registered():

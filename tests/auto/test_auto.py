@@ -169,6 +169,7 @@ def test_asked_to_stop_it_leaves_the_best_so_far(few, monkeypatch, tmp_path):
     assert load(tmp_path / "best").is_finished
 
 
+@pytest.mark.slow
 def test_after_a_kill_it_goes_on_with_what_is_left(few, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(run_module, "finished", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -212,6 +213,7 @@ def test_wrong_inputs_are_one_message(arguments, message, tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_command_line_shows_what_was_tried_and_why(few, tmp_path):
     output, progress = run_topshelf(
         "auto", "--data", "synthetic", "--k", "5", "--budget", "1s", "--out", tmp_path / "b"

@@ -32,6 +32,7 @@ def test_the_defaults_of_a_diagnosis_are_those_of_the_library():
     assert (options("diagnose")["users"].default, options("diagnose")["epochs"].default) == (USERS, EPOCHS)
 
 
+@pytest.mark.slow
 def test_a_diagnosis_reads_the_columns_that_are_named(tmp_path):
     frame = generate(120, 40, interactions_per_user=8, seed=1).to_frame().rename({"user": "who", "item": "what"})
     frame.write_csv(tmp_path / "clicks.csv")

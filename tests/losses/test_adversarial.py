@@ -169,6 +169,7 @@ def test_a_descending_optimizer_makes_the_adversary_raise_the_loss_at_its_own_ra
     assert torch.equal(hardest, p["negative"].argmax(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_query", [False, True])
 def test_it_compiles_in_training_mode_in_both_turns(per_query):
     loss = AdvInfoNCE(3, 20)

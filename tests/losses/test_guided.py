@@ -194,6 +194,7 @@ def test_the_same_seed_gives_the_same_network():
         assert torch.equal(value, networks[1][name])
 
 
+@pytest.mark.slow
 def test_it_compiles_in_training_mode():
     loss, other = GuidedRec(), GuidedRec()
     other.load_state_dict(loss.state_dict())

@@ -144,6 +144,7 @@ def test_the_saddle_is_the_squared_auc_loss_of_the_top_pairs():
     assert found + 1 == pytest.approx(np.mean(pairs), abs=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "beta"), [(0.5, 0.1), (0.9, 0.1)])
 def test_plain_gradient_descent_reaches_the_brute_force_saddle(alpha, beta):
     p, n = fixed_scores()
@@ -241,6 +242,7 @@ def test_all_pairs_count_when_both_shares_are_one():
     assert found.item() + 1 == pytest.approx(np.mean(pairs), abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", ["half", "sigmoid", "none"])
 def test_it_compiles_in_training_mode(link):
     loss = LLPAUC(link=link)

@@ -118,6 +118,7 @@ def test_the_indices_of_the_positives_are_not_copied():
     assert matrix.there.col_indices().data_ptr() == lists.indices.data_ptr()
 
 
+@pytest.mark.slow
 def test_building_a_graph_says_nothing_on_the_way():
     program = (
         "import torch; from topshelf.models import LightGCN; from topshelf.ragged import Ragged;"

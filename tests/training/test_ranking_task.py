@@ -224,6 +224,7 @@ def test_the_task_scores_with_the_validation_that_it_reports():
     assert len(task.context("all").train) == 60
 
 
+@pytest.mark.slow
 def test_a_study_searches_settings_and_is_continued(tmp_path, file):
     pytest.importorskip("optuna")
     settings = config(file, epochs=2)

@@ -117,6 +117,7 @@ def test_a_closed_form_model_is_searched_by_a_grid(csv, tmp_path):
     assert 'name = "ease"' in (out / "best.toml").read_text()
 
 
+@pytest.mark.slow
 def test_the_page_has_every_part_and_needs_no_matplotlib(csv, tmp_path, plots):
     out = tmp_path / "study"
     topshelf("tune", "--data", csv, *SHORT, "--trials", "18", "--quiet", "--out", out)
