@@ -56,6 +56,16 @@ def test_every_format_holds_every_row(recommender, tmp_path, ending, monkeypatch
     assert_frame_equal(read.drop("score"), whole.drop("score"), check_dtypes=False)
 
 
+def test_reasons_are_written_in_every_format(recommender, tmp_path):
+    table = recommender.recommend([1, 2], k=2, why=2)
+    for ending in (".parquet", ".csv", ".jsonl"):
+        assert write_lists(tmp_path / f"why{ending}", recommender.recommend_blocks([1, 2], 2, why=2)) == 4
+    assert pl.read_parquet(tmp_path / "why.parquet")["because"].to_list() == table["because"].to_list()
+    assert from_lines(tmp_path / "why.jsonl")["because"].to_list() == table["because"].to_list()
+    texts = ["; ".join(map(str, own)) for own in table["because"]]
+    assert pl.read_csv(tmp_path / "why.csv", schema_overrides={"because": pl.String})["because"].to_list() == texts
+
+
 def test_no_lists_are_an_empty_file(tmp_path):
     for ending in (".parquet", ".csv", ".jsonl"):
         assert write_lists(tmp_path / f"none{ending}", []) == 0

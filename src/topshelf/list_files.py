@@ -65,9 +65,12 @@ def _parquet(file: Path, blocks: Iterable[pl.DataFrame]) -> None:
 
 
 def _csv(file: Path, blocks: Iterable[pl.DataFrame]) -> None:
+    """Lists inside a cell, such as reasons, are joined: the format has none."""
     with file.open("wb") as opened:
         for place, block in enumerate(blocks):
-            block.write_csv(opened, include_header=place == 0)
+            lists = [name for name, dtype in block.schema.items() if isinstance(dtype, pl.List)]
+            joined = (pl.col(name).cast(pl.List(pl.String)).list.join("; ") for name in lists)
+            block.with_columns(joined).write_csv(opened, include_header=place == 0)
 
 
 def _json_lines(file: Path, blocks: Iterable[pl.DataFrame]) -> None:

@@ -150,7 +150,7 @@ def _state(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(spent, int | float) or isinstance(spent, bool) or not 0 <= spent < float("inf"):
             raise ConfigError(f"{path} is damaged: spent must be a number of seconds, got {spent!r}")
         return state
-    if folder.exists() and any(folder.iterdir()) and path.parent.name.endswith(".auto"):
+    if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} exists and has no {STATE}; give another --out, or delete that folder")
     folder.mkdir(parents=True, exist_ok=True)
     state = {**wanted, "spent": 0.0}

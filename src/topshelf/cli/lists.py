@@ -40,7 +40,7 @@ def opened(run: Path, titles: Path | None) -> Recommender:
 
 
 def of_new_user(recommender: Recommender, items: str, k: int | None, options: dict[str, Any]) -> pl.DataFrame:
-    """The list of somebody who has the items that were typed."""
+    """The list of a new user with the given items."""
     import polars as pl
 
     has = [item.strip() for item in items.split(",") if item.strip()]
@@ -52,7 +52,7 @@ def write_all(recommender: Recommender, k: int | None, out: Path | None, options
     from topshelf.list_files import write_lists
 
     assert out is not None
-    blocks = (_of_text(block, out) for block in recommender.recommend_blocks(None, k, **options))
+    blocks = recommender.recommend_blocks(None, k, **options)
     rows = write_lists(out, _watched(blocks, len(recommender.artifact.users)))
     terminal.say(f"{rows:,} rows written to {out}")
 
@@ -79,18 +79,9 @@ def give(
     elif out is not None:
         from topshelf.list_files import write_lists
 
-        terminal.say(f"{write_lists(out, [_of_text(table, out)]):,} rows written to {out}")
+        terminal.say(f"{write_lists(out, [table]):,} rows written to {out}")
     else:
         _print(table, recommender)
-
-
-def _of_text(table: pl.DataFrame, out: Path) -> pl.DataFrame:
-    """With lists inside a cell as text where the format has no lists."""
-    import polars as pl
-
-    if out.suffix.lower() != ".csv" or "because" not in table.columns:
-        return table
-    return table.with_columns(pl.col("because").cast(pl.List(pl.String)).list.join("; "))
 
 
 def _print(table: pl.DataFrame, recommender: Recommender | None) -> None:
