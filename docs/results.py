@@ -1,7 +1,7 @@
 """Write the committed results: a folder per plan that has finished cells, the index, and the tables of other pages.
 
-python docs/results.py BENCH      reports of the plans in a bench folder, its finished cells into benchmarks/bench, then all
-                                  below
+python docs/results.py BENCH      reports of the plans in a bench folder; its finished cells into benchmarks/bench; then
+                                  all below
 python docs/results.py            the index, every page again from its report.json, and the tables between marks
 
 A mark is ``<!-- results: PLAN; option = value, value; ... -->``; what is between it and ``<!-- end of results -->`` is
