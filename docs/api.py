@@ -131,7 +131,7 @@ def body(text: str, markdown: Callable[[str], str]) -> list[str]:
         elif sum(bool(re.match(r"\w+ {2,}\S", row)) for row in rows) >= 2:
             lines += ["```text", *rows, "```", ""]
         elif any(row.startswith(" ") for row in rows):  # a list: what belongs to an entry is indented
-            entries = re.split(r"\n(?=\S)", paragraph)
+            entries = re.split(r"(?<=\.)\n(?=\S)", paragraph)
             lines += [*(f"- {markdown(' '.join(entry.split()))}" for entry in entries), ""]
         else:
             lines += [markdown(" ".join(paragraph.split())), ""]
