@@ -62,7 +62,7 @@ def weights() -> Figure:
         curve = panel.twinx()
         curve.spines[["top", "left"]].set_visible(False)
         grid = np.linspace(-1.2, 1.2, 100)
-        for tau, style in ((kept.tau_weight, "-"), (0.2, "--")):
+        for tau, style in ((kept.tau_weight, "-"), (0.5, "--")):
             curve.plot(grid, weights_of(grid, tau), style, color=charts.RED, label=f"weight, tau_weight {tau:g}")
         curve.set_ylim(0, 1)
         curve.legend(frameon=False, fontsize=9, loc="upper left")
@@ -70,10 +70,11 @@ def weights() -> Figure:
 
 
 def effective_n() -> Figure:
-    """NDCG@20 by the number of negatives that the partition stands for; plans that were not run are left out."""
+    """NDCG@20 by N and tau_weight; plans that were not run are left out."""
     plans = {"effective-n-health": "Health, 1,200 items", "effective-n-electronic": "Electronic, 8,360 items"}
     run = {plan: title for plan, title in plans.items() if (RESULTS / plan / "report.json").exists()}
-    drawing, axes = charts.figure(5 * len(run), 3.2, len(run))
+    drawing, (first, *axes) = charts.figure(5 * (1 + len(run)), 3.2, 1 + len(run))
+    _by_tau(first, read_report(RESULTS / "weighting").results)
     for panel, (plan, title) in zip(axes, run.items(), strict=True):
         results = read_report(RESULTS / plan).results
         _line(panel, results, "SL@20", charts.line(0, "mean"))
@@ -85,6 +86,22 @@ def effective_n() -> Figure:
         panel.set_title(title, fontsize=11)
         panel.legend(frameon=False)
     return drawing
+
+
+def _by_tau(axes: Any, results: Results) -> None:
+    """On Health, a line for each group of the plan; its methods are values of tau_weight."""
+    table = scores(results)
+    for at, group in enumerate(("N = 1000", "N = 50", "no gradient through the weight", "softmax")):
+        places = [place for place in results.places if (place.data, place.group) == ("Health", group)]
+        means = [table[place, PROTOCOL, METRIC].mean for place in places]
+        if group == "softmax":
+            axes.axhline(means[0], color="black", linewidth=1, linestyle=":", label=group)
+        else:
+            taus = [float(str(place.method).split()[-1]) for place in places]
+            axes.plot(taus, means, marker="o", **charts.line(at, group))
+    axes.set(xlabel="tau_weight", ylabel="NDCG@20 on test", ylim=(0, None))
+    axes.set_title("Health, N and tau_weight", fontsize=11)
+    axes.legend(frameon=False, fontsize=9)
 
 
 def _line(axes: Any, results: Results, method: str, style: dict[str, Any]) -> None:

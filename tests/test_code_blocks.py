@@ -15,6 +15,7 @@ import tomllib
 import warnings
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 import typer
@@ -25,7 +26,7 @@ from command_line import run_topshelf
 from pages import ROOT, Block
 from topshelf.bench.plan import Plan
 from topshelf.cli import app
-from topshelf.config import assemble
+from topshelf.config import assemble, make_config
 from topshelf.data import load_split
 from topshelf.errors import TopshelfWarning
 from topshelf.training import fit
@@ -92,18 +93,16 @@ def test_a_command_with_a_wrong_option_is_refused():
         parsed(["trian"])
 
 
-@EACH_PAGE
-def test_every_toml_block_is_a_plan_or_a_part_of_one(page):
-    for block in pages.blocks(page, "toml"):
-        values = tomllib.loads(block.text)
-        if block.page == "docs/bench.md":
-            whole = {
-                "title": "t",
-                "metrics": ["ndcg@5"],
-                "method": [{"label": "a"}],
-                "data": [{"label": "b", "source": "c"}],
-            }
-            Plan.model_validate({**whole, **values})
+def test_the_toml_blocks_are_settings_of_a_run_or_of_a_plan():
+    whole = {"title": "t", "metrics": ["ndcg@5"], "method": [{"label": "a"}], "data": [{"label": "b", "source": "c"}]}
+    found = {
+        pages.name_of(page): [tomllib.loads(block.text) for block in pages.blocks(page, "toml")] for page in pages.PAGES
+    }
+    for plan in found.pop("docs/bench.md"):
+        Plan.model_validate({**whole, **plan})
+    (run,) = found.pop("docs/formats.md")
+    assert make_config(run).loss.name == run["loss"]["name"]
+    assert not any(found.values())
 
 
 # Blocks of Python
@@ -176,11 +175,28 @@ def a_user() -> dict[str, object]:
     return {"u": 3}
 
 
+def lists_of_others() -> dict[str, object]:
+    """A file of another system's lists: nobody gets what is in train."""
+    split = load_split("clicks.csv").split
+    seen = split.seen("valid")
+    rows = [
+        (user, item, rank)
+        for user in range(split.train.n_users)
+        for rank, item in enumerate(
+            sorted({*range(20)} - {*seen.indices[seen.indptr[user] : seen.indptr[user + 1]].tolist()})
+        )
+    ]
+    ids = [(split.train.users.ids([user])[0], split.train.items.ids([item])[0], rank + 1) for user, item, rank in rows]
+    pl.DataFrame(ids, schema=["user", "item", "rank"], orient="row").write_csv("their_lists.csv")
+    return {}
+
+
 PREPARED = {
     "README.md": tensors,
     "docs/data.md": a_user,
     "docs/evaluation.md": scored,
     "docs/losses/calling.md": loop,
+    "docs/migration.md": lists_of_others,
 }
 SLOWLY = {
     "docs/bench.md": nothing,
