@@ -40,6 +40,9 @@ def grown(dataset: Dataset, table: pl.DataFrame, min_rating: float | None = None
     """
     split = dataset.split
     taken, below = _by_rating(table, min_rating)
+    if not len(taken):
+        what = "rows" if min_rating is None else f"rows rated {min_rating:g} or higher"
+        raise DataError(f"there must be new interactions, got no {what} among {len(table):,}")
     users, items = _extended(split.users, taken["user"], "user"), _extended(split.items, taken["item"], "item")
     everything = dataset.interactions()
     old, old_below = (_widened(part, users, items) for part in (everything, split.below))
@@ -166,9 +169,11 @@ def _below(table: pl.DataFrame, old: Interactions, learned: tuple[Interactions, 
     """What is seen and no positive: the old such pairs and the new ones, without all that is a positive."""
     rows, cols = old.users.find(table["user"]), old.items.find(table["item"])
     is_known = (rows != UNKNOWN) & (cols != UNKNOWN)
-    values = (table[name].to_numpy()[is_known] if name in table.columns else None for name in ("weight", "timestamp"))
-    new = Interactions.from_indices(rows[is_known], cols[is_known], old.users, old.items, *values)
-    joined = concatenate(old, new) if len(new) else old
+    joined = old
+    if is_known.any():
+        values = (table[one].to_numpy()[is_known] if one in table.columns else None for one in ("weight", "timestamp"))
+        new = Interactions.from_indices(rows[is_known], cols[is_known], old.users, old.items, *values)
+        joined = concatenate(old, new)
     positives = np.concatenate([part.keys() for part in learned])
     return joined.where(~np.isin(joined.keys(), positives))
 

@@ -252,10 +252,18 @@ def _check_seen(folder: RunFolder, config: BaseConfig, task: Task, state: dict[s
         raise CheckpointError(f"{folder.model} is damaged: only a model refitted on all has metrics from before that")
 
 
-def save(fitted: Fitted, out: str | Path, *, replace: bool = False, command: Sequence[str] | None = None) -> None:
+def save(
+    fitted: Fitted,
+    out: str | Path,
+    *,
+    replace: bool = False,
+    command: Sequence[str] | None = None,
+    check: Callable[[Path], object] = lambda _: None,
+) -> None:
     """Write a fitted model as a run folder; with ``replace``, in place of the run that is there, all at once.
 
-    ``command`` is what the folder says that it was made by; default: the command line of this process.
+    ``command`` is what the folder says that it was made by; default: the command line of this process. ``check`` is
+    called with the finished folder before it is moved into place; an error leaves everything as it was.
     """
     data = _saving(fitted.config, fitted.dataset)
 
@@ -264,6 +272,7 @@ def save(fitted: Fitted, out: str | Path, *, replace: bool = False, command: Seq
 
     with RunFolder.whole(out, fitted.config, save_all, replace=replace, command=command) as folder:
         _keep(folder, fitted)
+        check(folder.path)
 
 
 def _saving(config: BaseConfig, dataset: Any) -> Callable[[RunFolder], Sequence[Path]]:
