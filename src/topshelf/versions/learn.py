@@ -16,7 +16,6 @@ from topshelf.training.watchers import RunWatcher
 
 # A trained model is trained for one epoch per so many of its first training: about a tenth of a full refit's time.
 EPOCHS_PER_EPOCH = 12
-LEAST_STEPS = 2  # of the optimizer, where an epoch is one: its first step knows no scale of the gradients
 
 
 def continued(config: Any, old: Model, task: InteractionsTask, best_epoch: int, *, quiet: bool = True) -> Model:
@@ -24,8 +23,8 @@ def continued(config: Any, old: Model, task: InteractionsTask, best_epoch: int, 
 
     The old queries and items are the first ones of the task. A closed-form model is fitted, from the old one where
     that is quicker. A trained one starts with the old vectors, and the seed's initial values for new rows; thresholds
-    are set exactly; then all interactions are trained on for ``best_epoch`` / ``EPOCHS_PER_EPOCH`` epochs, at least one
-    and at least ``LEAST_STEPS`` steps, by an optimizer without a past and at the learning rate of the best epoch.
+    are set before they are used; then all interactions are trained on for ``best_epoch`` / ``EPOCHS_PER_EPOCH`` epochs,
+    at least one, by an optimizer without a past and at the learning rate of the best epoch.
     """
     model: Model = task.model(config)
     if model.is_closed_form:
@@ -33,11 +32,12 @@ def continued(config: Any, old: Model, task: InteractionsTask, best_epoch: int, 
         return model
     keep_rows(old, model)
     rate = _rate(config.train, best_epoch)
-    trainer = _trainer(config, model, task, "all", epochs=max(1, best_epoch), learning_rate=rate, decay_every=None)
-    epochs = max(best_epoch // EPOCHS_PER_EPOCH, -(-LEAST_STEPS // len(trainer.batches)))
-    trainer.settings = trainer.settings.model_copy(update={"epochs": epochs})
+    # Thresholds are those of every epoch: the few epochs of an update may have none that is divisible by more.
+    often = config.model_copy(update={"threshold": config.threshold.model_copy(update={"every": 1})})
+    epochs = max(1, best_epoch // EPOCHS_PER_EPOCH)
+    trainer = _trainer(often, model, task, "all", epochs=epochs, learning_rate=rate, decay_every=None)
     for hook in trainer.objective.hooks:
-        if isinstance(hook, ThresholdHook):
+        if isinstance(hook, ThresholdHook) and hook.estimator.updates == "steps":
             hook.fill(model)
     _run(trainer, "update", task.metric(config), quiet)
     return model

@@ -12,7 +12,8 @@ from typing import Any
 import polars as pl
 from safetensors import SafetensorError, safe_open
 
-from topshelf.errors import CheckpointError
+from topshelf.data.names import KNOWN_NAMES
+from topshelf.errors import CheckpointError, DataError
 from topshelf.files import LOCK, reason
 from topshelf.training.folder import RunFolder
 
@@ -49,6 +50,41 @@ def search_run(path: str | Path, users: Sequence[Any]) -> Found:
         n_files, size = n_files + 1, size + file.stat().st_size
         found += [(where, name) for name in _in_file(file, names, is_items=file == folder.items)]
     return Found(n_files, size, tuple(dict.fromkeys(found)))
+
+
+def read_ids(path: str | Path) -> list[str]:
+    """The user ids of a file: one per line, or the column of users in a CSV, TSV or Parquet file with a header."""
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path} is not a file. Give a file of user ids: one per line, or a CSV or Parquet column.")
+    try:
+        if path.suffix.lower() in (".parquet", ".csv", ".tsv"):
+            is_parquet = path.suffix.lower() == ".parquet"
+            separator = "\t" if path.suffix.lower() == ".tsv" else ","
+            frame = (
+                pl.read_parquet(path, glob=False)
+                if is_parquet
+                else pl.read_csv(path, infer_schema=False, glob=False, separator=separator)
+            )
+            found = _user_column(frame, path)
+        else:
+            found = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"{path} cannot be read as user ids: {reason(error)}") from None
+    ids = [one.strip() for one in found if one and one.strip()]
+    if not ids:
+        raise DataError(f"{path} must hold user ids, one per line, got none")
+    return ids
+
+
+def _user_column(frame: pl.DataFrame, path: Path) -> list[str]:
+    names = set(KNOWN_NAMES["user"].split())
+    plain = {name: re.sub(r"[^a-z0-9]", "", name.lower()) for name in frame.columns}
+    found = [name for name in frame.columns if plain[name] in names or name == "id"]
+    if not found and frame.width > 1:
+        raise DataError(f"{path} must have a column of users, such as user, got {frame.columns}")
+    column = frame[found[0] if found else frame.columns[0]].cast(pl.String).to_list()
+    return column if found else [frame.columns[0], *column]  # without a known name the first line is an id too
 
 
 def _in_file(file: Path, names: Collection[str], *, is_items: bool) -> list[str]:
