@@ -13,8 +13,9 @@ epochs. Then, after every step, three models are measured on what the users know
 - refit: a new model trained on everything so far, with the same settings and epochs;
 - nothing: the first model, with all later interactions as ``recommend --new`` takes them.
 Every user of every step counts once. Seconds are the processor's, of learning alone, the same for update and refit: no
-reading, no measuring, no choosing of epochs; both run in turn in one process. Intervals of the relative difference are by bootstrap over
-users. Rows that the file has are not made again. ``--page`` writes the tables of FILE into docs/update.md.
+reading, no measuring, no choosing of epochs; both run in turn in one process. Intervals of the relative difference are
+by bootstrap over users. Rows that the file has are not made again. ``--page`` writes the tables of FILE into
+docs/update.md.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ from topshelf.queries import QuerySet
 from topshelf.ragged import ragged_from_pairs
 from topshelf.ranking import top_k
 from topshelf.training.tasks.interactions import InteractionsTask
-from topshelf.versions.learn import again, continued
-from topshelf.versions.update import updated
+from topshelf.versions.learning import again, continued
+from topshelf.versions.updating import updated
 
 K, AHEAD, ROUNDS = 20, 4, 2000
 PAGE = ROOT / "docs" / "update.md"

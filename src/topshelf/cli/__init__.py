@@ -57,7 +57,22 @@ def options(
 
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
-_RUNS = (auto, train, evaluate, compare, report, recommend, similar, rank, links, blend, export, update, forget, changes)
+_RUNS = (
+    auto,
+    train,
+    evaluate,
+    compare,
+    report,
+    recommend,
+    similar,
+    rank,
+    links,
+    blend,
+    export,
+    update,
+    forget,
+    changes,
+)
 for command in (*_RUNS, losses, models, demo, diagnose, tune):
     app.command()(command)
 

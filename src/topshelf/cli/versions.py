@@ -85,7 +85,7 @@ def forget(
     if user is None and users is None:
         raise ConfigError("give --user ID (may be given again), or --users FILE")
     from topshelf import versions
-    from topshelf.versions.search import read_ids
+    from topshelf.versions.searching import read_ids
 
     wanted = [*(user or []), *(read_ids(users) if users is not None else [])]
     place = _place(run, out or run, out is None)

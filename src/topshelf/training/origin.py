@@ -38,6 +38,9 @@ class Origin:
     parts: tuple[TrainedPart, ...] = ()
 
 
+NO_ORIGIN = Origin()
+
+
 def save_origin(folder: RunFolder, origin: Origin) -> Sequence[Path]:
     """Write the file, and return it; nothing for a run that was trained from the start."""
     if not origin.lineage and not origin.parts:

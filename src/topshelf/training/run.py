@@ -23,7 +23,7 @@ from topshelf.reprs import lines
 from topshelf.terminal import say
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
-from topshelf.training.origin import Origin, load_origin, save_origin
+from topshelf.training.origin import NO_ORIGIN, Origin, load_origin, save_origin
 from topshelf.training.phases import Outcome, Phases
 from topshelf.training.tasks import Part, Task, check_device, task_class
 
@@ -41,7 +41,7 @@ class Fitted:
     measured: dict[str, Any] | None = None
     is_finished: bool = True
     is_final: bool = True  # whether the model is that of the run's last phase, the refit if there is one
-    origin: Origin = Origin()
+    origin: Origin = NO_ORIGIN
 
     def __repr__(self) -> str:
         loss = "" if self.model.is_closed_form else f" with {self.config.loss.name}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,15 @@ _CHUNK = 1 << 24  # bytes of a file at once
 
 @dataclass(frozen=True)
 class Found:
-    """``files``: how many were searched, and their ``size`` in bytes. ``places``: where an id is, with the id."""
+    """``files``: how many were searched, and their ``size`` in bytes. ``places``: files that name a user, and the id.
+
+    ``words``: files with a longer text, such as a path, that has the id as a word: it may mean something else.
+    """
 
     files: int
     size: int
     places: tuple[tuple[str, str], ...]
+    words: tuple[tuple[str, str], ...]
 
     @property
     def is_nothing(self) -> bool:
@@ -37,19 +41,29 @@ class Found:
 def search_run(path: str | Path, users: Sequence[Any]) -> Found:
     """Search every file of a run folder for the ids of users.
 
-    In tables of ids and titles, and in JSON, TOML and text: as a value, or as a word of one. An id that is a number is
-    looked for as a whole value, because numbers are everywhere; the ids and titles of items are not searched, for an
-    item may have the same id. In files of numbers: in their headers, and ids of at least six bytes anywhere.
+    In tables: as a cell. In JSON, TOML and text: as a value, or as a word of one. In files of numbers: as a value of
+    their headers, and ids of at least six bytes anywhere. Ids and titles of items are not searched, for an item may
+    have the same id; numbers are looked for as whole values only, because they are everywhere.
     """
-    folder = RunFolder(path)
-    names = [str(user) for user in users]
-    found: list[tuple[str, str]] = []
+    folder, names = RunFolder(path), [str(user) for user in users]
+    places: list[tuple[str, str]] = []
+    words: list[tuple[str, str]] = []
     size = n_files = 0
     for file in sorted(one for one in folder.path.rglob("*") if one.is_file() and one.name != LOCK):
         where = str(file.relative_to(folder.path))
         n_files, size = n_files + 1, size + file.stat().st_size
-        found += [(where, name) for name in _in_file(file, names, is_items=file == folder.items)]
-    return Found(n_files, size, tuple(dict.fromkeys(found)))
+        if file == folder.items:
+            continue
+        values = set(_values(file))
+        rest = [name for name in names if name not in values]
+        places += [(where, name) for name in names if name in values]
+        if file.suffix != ".parquet":  # there, other people's ids may have this one as a word
+            text = "\n".join(values)
+            inside = [name for name in rest if not _is_number(name) and _is_word(name, text)]
+            words += [(where, name) for name in inside]
+            if file.suffix == ".safetensors":
+                places += [(where, name) for name in _raw(file, [name for name in rest if name not in inside])]
+    return Found(n_files, size, tuple(places), tuple(words))
 
 
 def read_ids(path: str | Path) -> list[str]:
@@ -85,15 +99,6 @@ def _user_column(frame: pl.DataFrame, path: Path) -> list[str]:
         raise DataError(f"{path} must have a column of users, such as user, got {frame.columns}")
     column = frame[found[0] if found else frame.columns[0]].cast(pl.String).to_list()
     return column if found else [frame.columns[0], *column]  # without a known name the first line is an id too
-
-
-def _in_file(file: Path, names: Collection[str], *, is_items: bool) -> list[str]:
-    if is_items:
-        return []
-    values = set(_values(file))
-    words = "\n".join(values)
-    found = [name for name in names if name in values or (not _is_number(name) and _is_word(name, words))]
-    return found + [name for name in _raw(file, [one for one in names if one not in found])]
 
 
 def _values(file: Path) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,13 +17,13 @@ from torch import nn
 from topshelf.data import Dataset, through_refit
 from topshelf.data.growth import without_users
 from topshelf.data.ids import UNKNOWN
-from topshelf.errors import ConfigError, DataError, TopshelfError
+from topshelf.errors import ConfigError, DataError, TopshelfError, TopshelfWarning
 from topshelf.models import Model
 from topshelf.training import Fitted, save
 from topshelf.training.tasks.interactions import InteractionsTask
-from topshelf.versions.learn import again, keep_queries
-from topshelf.versions.search import Found, search_run
-from topshelf.versions.update import opened, parts_of, valid_score
+from topshelf.versions.learning import again, keep_queries
+from topshelf.versions.searching import Found, search_run
+from topshelf.versions.updating import opened, parts_of, valid_score
 
 _COMMAND = ("topshelf", "forget")  # what a folder says that it was made by: the ids are not in it
 
@@ -58,7 +59,8 @@ def forget(
 
     Closed-form models are fitted again without them, so that nothing of them is left. Of trained models the users'
     own rows are removed, and the numbers that all users share stay as they were learned; ``refit`` trains those again
-    from the start, without them. Metrics are means over people and stay. ``out`` keeps the result in a new folder,
+    from the start, without them. Metrics that were measured before a refit on everything are means over people, and
+    stay. ``out`` keeps the result in a new folder,
     ``replaced`` puts it in the place of the old one; either is searched for the ids, and refused if one is left.
     """
     old = opened(run, "forgetting users", allow)
@@ -149,8 +151,12 @@ def _nothing_left(path: str | Path, names: list[Any]) -> Found:
     found = search_run(path, names)
     if not found.is_nothing:
         places = ", ".join(f"{where} ({name!r})" for where, name in found.places[:3])
-        raise TopshelfError(
-            f"the new run would still name forgotten users: {places}. Nothing was written; if an id is also a word of "
-            "the settings, such as the name of the data file, it cannot be told apart"
+        raise TopshelfError(f"the new run would still name forgotten users: {places}. Nothing was written")
+    if found.words:
+        where, name = found.words[0]
+        warnings.warn(
+            f"{name!r} is also a word of a longer text in {where}, such as a path or the name of a file; look at it",
+            TopshelfWarning,
+            stacklevel=4,
         )
     return found

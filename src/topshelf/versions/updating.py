@@ -12,8 +12,9 @@ from typing import Any
 
 import polars as pl
 
+from topshelf import registry
 from topshelf.blending import combined, spread
-from topshelf.config import Component, RunConfig, of_task
+from topshelf.config import Component, RunConfig
 from topshelf.data import Dataset, Interactions, read
 from topshelf.data.growth import Growth, grown
 from topshelf.data.titles import read_titles
@@ -23,7 +24,7 @@ from topshelf.training import Fitted, load, save
 from topshelf.training.folder import RunFolder
 from topshelf.training.origin import TrainedPart
 from topshelf.training.tasks.interactions import InteractionsTask
-from topshelf.versions.learn import continued
+from topshelf.versions.learning import continued
 
 _NUMBERED = re.compile(r"(?P<name>.*?)-(?P<number>[1-9]\d{0,5})")
 
@@ -89,15 +90,24 @@ def updated(old: Fitted, growth: Growth, *, name: str, titles: Any = None, quiet
 def opened(run: Fitted | str | Path, what: str, allow: Collection[str] = ()) -> Fitted:
     """A finished run of interactions; others are refused."""
     if isinstance(run, str | Path):
+        registry.allow(allow)
         folder = RunFolder.open(run)
-        of_task(folder.load_config(), RunConfig, what)
+        _check_task(folder.load_config(), what)
         if not folder.is_finished:
             raise CheckpointError(f"{run} is not finished; finish it: topshelf train --resume {run}")
-        run = load(run, allow=allow)
-    of_task(run.config, RunConfig, what)
+        run = load(run)
+    _check_task(run.config, what)
     if run.config.model.name == "blend":
         parts_of(run)
     return run
+
+
+def _check_task(config: Any, what: str) -> None:
+    if not isinstance(config, RunConfig):
+        raise ConfigError(
+            f"{what} takes runs of task interactions, got task {config.task!r}; train it again on the data as they are "
+            f"now: topshelf train --task {config.task} --data FILE --out FOLDER"
+        )
 
 
 def refitted(config: Any) -> Any:
