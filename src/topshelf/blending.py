@@ -23,6 +23,7 @@ from topshelf.ranking import NO_ITEM, QueryVectors
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder
+from topshelf.training.origin import Origin, TrainedPart
 
 GRID = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 SAMPLE = 1 << 22  # cells of users x items that the spread of a model's scores is estimated from
@@ -80,7 +81,8 @@ def combined(runs: Sequence[Fitted], weights: Sequence[float], scales: Sequence[
     config, first = _config(runs, weights, scales), runs[0]
     model = build_model(config, first.model.n_queries, first.model.n_items)
     model.parts = nn.ModuleList(run.model for run in runs)  # the fitted ones in place of those just made
-    return Fitted(config, first.dataset, model, **more)
+    parts = tuple(TrainedPart(run.config, run.best_epoch) for run in runs)
+    return Fitted(config, first.dataset, model, **{"origin": Origin(parts=parts), **more})
 
 
 class WeightSearch:

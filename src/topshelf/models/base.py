@@ -44,6 +44,13 @@ class Trainable(Recorded, nn.Module):
         """Closed-form models only: compute the parameters from the data, and attach the data."""
         raise NotImplementedError
 
+    def fit_from(self, old: Any, context: Any) -> None:  # noqa: ARG002
+        """Closed-form models only: :meth:`fit`, from an older model of some of the same data where that is quicker.
+
+        ``old`` is of the same class and settings; its queries and items are the first ones of this model.
+        """
+        self.fit(context)
+
     def derived(self) -> dict[str, float]:
         """Settings that were not given and that the last fit derived from the data, by name."""
         return {}

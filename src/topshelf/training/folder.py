@@ -11,6 +11,7 @@ RUN/
   users.parquet items.parquet   id maps, and titles where there are any
   artifact.safetensors      what serving needs: vectors, items per user, popularity (:mod:`topshelf.artifact`)
   checkpoint.safetensors    the trainer's whole state, for --resume
+  origin.json               of an updated run, where it comes from; of a blend, how its parts were trained
 
 The folder is created atomically, data included. One process at a time writes to it. The run's id is in the model, the
 checkpoint and the metrics, so that files of two runs are never mixed.
@@ -80,13 +81,27 @@ class RunFolder:
 
     @classmethod
     @contextmanager
-    def whole(cls, path: str | Path, config: BaseConfig, save: SaveData) -> Iterator[RunFolder]:
-        """A new run folder that appears when the block ends, for a fitted model."""
-        cls(path).check_new()
-        with files.new_folder(path) as fresh:
-            folder = cls(fresh)
-            folder._begin(config, save)
-            yield folder
+    def whole(
+        cls,
+        path: str | Path,
+        config: BaseConfig,
+        save: SaveData,
+        *,
+        replace: bool = False,
+        command: Sequence[str] | None = None,
+    ) -> Iterator[RunFolder]:
+        """A new run folder that appears when the block ends, for a fitted model; or one that replaces a run."""
+        if replace:
+            cls.open(path)
+        else:
+            cls(path).check_new()
+        with ExitStack() as held:
+            if replace:
+                held.enter_context(files.owned(Path(path)))  # nobody resumes it meanwhile
+            with files.new_folder(path, replace=replace) as fresh:
+                folder = cls(fresh)
+                folder._begin(config, save, command)
+                yield folder
 
     @classmethod
     @contextmanager
@@ -174,12 +189,13 @@ class RunFolder:
         if changed:
             _say(f"{self.config} was edited after the run began: {'; '.join(changed.values())}")
 
-    def _begin(self, config: BaseConfig, save: SaveData) -> None:
+    def _begin(self, config: BaseConfig, save: SaveData, command: Sequence[str] | None = None) -> None:
         run = secrets.token_hex(8)
         kept = save(self)
-        files.write_text(
-            self.environment, json.dumps({"run": run, **environment(), "seed": config.seed}, indent=2) + "\n"
-        )
+        made = {"run": run, **environment(), "seed": config.seed}
+        if command is not None:
+            made["command"] = list(command)
+        files.write_text(self.environment, json.dumps(made, indent=2) + "\n")
         text = f"# topshelf run {run}\n{to_toml(config)}"
         files.write_text(self.config, text)
         sums = {path.name: files.digest(path) for path in kept}

@@ -23,6 +23,7 @@ from topshelf.reprs import lines
 from topshelf.terminal import say
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
+from topshelf.training.origin import NO_ORIGIN, Origin, load_origin, save_origin
 from topshelf.training.phases import Outcome, Phases
 from topshelf.training.tasks import Part, Task, check_device, task_class
 
@@ -40,6 +41,7 @@ class Fitted:
     measured: dict[str, Any] | None = None
     is_finished: bool = True
     is_final: bool = True  # whether the model is that of the run's last phase, the refit if there is one
+    origin: Origin = NO_ORIGIN
 
     def __repr__(self) -> str:
         loss = "" if self.model.is_closed_form else f" with {self.config.loss.name}"
@@ -216,7 +218,8 @@ def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
     _check_seen(folder, config, task, state)
     # Before the last phase ends, a run's model is that of the first phase, which has seen train alone.
     is_final = "refit" in state or folder.is_finished
-    fitted = Fitted(config, dataset, **vars(outcome), is_finished=folder.is_finished, is_final=is_final)
+    known = {"is_finished": folder.is_finished, "is_final": is_final, "origin": load_origin(folder)}
+    fitted = Fitted(config, dataset, **vars(outcome), **known)
     model.attach(fitted.task.context(fitted.through))
     folder.say_if_unfinished(outcome.best_epoch)
     return fitted
@@ -249,10 +252,27 @@ def _check_seen(folder: RunFolder, config: BaseConfig, task: Task, state: dict[s
         raise CheckpointError(f"{folder.model} is damaged: only a model refitted on all has metrics from before that")
 
 
-def save(fitted: Fitted, out: str | Path) -> None:
-    """Write a fitted model as a run folder."""
-    with RunFolder.whole(out, fitted.config, _saving(fitted.config, fitted.dataset)) as folder:
+def save(
+    fitted: Fitted,
+    out: str | Path,
+    *,
+    replace: bool = False,
+    command: Sequence[str] | None = None,
+    check: Callable[[Path], object] = lambda _: None,
+) -> None:
+    """Write a fitted model as a run folder; with ``replace``, in place of the run that is there, all at once.
+
+    ``command`` is what the folder says that it was made by; default: the command line of this process. ``check`` is
+    called with the finished folder before it is moved into place; an error leaves everything as it was.
+    """
+    data = _saving(fitted.config, fitted.dataset)
+
+    def save_all(folder: RunFolder) -> Sequence[Path]:
+        return [*data(folder), *save_origin(folder, fitted.origin)]
+
+    with RunFolder.whole(out, fitted.config, save_all, replace=replace, command=command) as folder:
         _keep(folder, fitted)
+        check(folder.path)
 
 
 def _saving(config: BaseConfig, dataset: Any) -> Callable[[RunFolder], Sequence[Path]]:
