@@ -89,6 +89,8 @@ class NegativesSettings(OpenSettings):
     """Number of negatives that the partition is scaled to; default: paper_n for the catalogue, n for samples."""
     paper_n: int = Field(1000, ge=1)
     """The paper's N, the default of n and effective_n: 1000, and 200 as shipped for MovieLens-100K."""
+    prior: float = Field(0.0, ge=-2, le=2)
+    """Exponent of an item's weight as a negative, (training count + 1)^prior; below 0, popular items count less."""
 
 
 class ThresholdSettings(OpenSettings):

@@ -92,6 +92,11 @@ def _resolved(config: K, built: Loss) -> K:
         raise ConfigError(
             f"loss {loss.name} takes cosines: set model.score = 'cosine', got {model.settings['score']!r}"
         )
+    if "item_vector" in built.needs and config.negatives.prior:
+        raise ConfigError(
+            f"negatives.prior does not go with loss {loss.name}, which has no negatives, got {config.negatives.prior}; "
+            "leave it out"
+        )
     estimator = build_estimator(config)
     threshold = config.threshold.model_copy(update={"n": config.threshold.n or getattr(estimator, "n", DRAWN)})
     config = config.model_copy(update={"threshold": threshold})
@@ -248,6 +253,7 @@ def catalogue_objective(config: CatalogueConfig, model: Model, loss: Loss, conte
         negatives,
         context,
         effective_n=config.negatives.effective_n,
+        prior=config.negatives.prior,
         workspace=Workspace(train.workspace_mib * 2**20),
         half=half,
     )
