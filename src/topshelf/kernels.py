@@ -40,7 +40,8 @@ def exp_sums(
         exponentials, and the tile keeps its scores; above: level, count and excess (B,) float32. The number of scores
         above a row's level is added to the count, and the sum of their distances to it to the excess. log_weight (W,)
         float32 is added to the scores of each column before the exponential, but not for the count.
-    Scores must be at most 88, with their weights; below -87 (and at -inf) the exponential is 0. Accurate to a few units in the last place.
+    Scores must be at most 88, with their weights; below -87 (and at -inf) the exponential is 0. Accurate to a few units
+    in the last place.
     """
     kept = None if half is None else half.view(torch.uint16)
     rows = (tile, total, kept, *(above or (None, None, None)))

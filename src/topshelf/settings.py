@@ -127,6 +127,8 @@ class TrainSettings(Settings):
     """Epochs between two validations."""
     patience: int = Field(10, ge=0)
     """Stop after this many validations without a better NDCG@K; 0: never."""
+    race_epochs: int = Field(20, ge=1)
+    """Epochs of each value where a setting of the loss is "auto", chosen by a race on validation."""
     refit: bool | Literal["all"] = False
     """Train again for the chosen epochs: true, on train + validation; all, on every interaction, after the test."""
     checkpoint_seconds: float = Field(30.0, ge=0)

@@ -185,7 +185,7 @@ def test_without_an_exponent_nothing_changes():
 
 def test_a_loss_without_negatives_refuses_it():
     values = {"loss": {"name": "directau"}, "negatives": {"prior": -0.5}}
-    with pytest.raises(ConfigError, match=r"negatives.prior does not go with loss directau.*got -0.5"):
+    with pytest.raises(ConfigError, match=r"negatives\.prior does not go with loss directau.*got -0.5"):
         resolve(make_config(values))
-    with pytest.raises(ConfigError, match="negatives.prior"):
+    with pytest.raises(ConfigError, match=r"negatives\.prior"):
         make_config({"negatives": {"prior": -3}})

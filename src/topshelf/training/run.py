@@ -21,9 +21,10 @@ from topshelf.evaluation import PROTOCOLS, Evaluation
 from topshelf.models import Trainable
 from topshelf.reprs import lines
 from topshelf.terminal import say
-from topshelf.training.build import build_model, resolve
+from topshelf.training.build import automatic, build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
 from topshelf.training.phases import Outcome, Phases
+from topshelf.training.race import Race, settle
 from topshelf.training.tasks import Part, Task, check_device, task_class
 
 
@@ -141,7 +142,7 @@ def fit(
 
     ``callbacks`` are told of every epoch (:mod:`topshelf.callbacks`).
     """
-    config, called = resolve(config), Callbacks(callbacks)
+    config, called = resolve(config, keep_auto=True), Callbacks(callbacks)
     if out is not None:
         RunFolder(out).check_new()
         _say_of_scripts(config)
@@ -150,10 +151,11 @@ def fit(
         if dataset.guessed and not quiet:
             columns = ", ".join(f'{what} = "{name}"' for what, name in dataset.guessed)
             say(f"{dataset.name}, columns guessed: {columns}", stderr=True)
+    config, race = _settled(config, dataset, quiet)
     phases = _phases(config, dataset, quiet, called)
     if out is None:
         return _finish(phases, dataset, None, None)
-    with RunFolder.create(out, config, _saving(config, dataset)) as folder:
+    with RunFolder.create(out, config, _saving(config, dataset, race)) as folder:
         return _finish(phases, dataset, folder, None)
 
 
@@ -255,8 +257,23 @@ def save(fitted: Fitted, out: str | Path) -> None:
         _keep(folder, fitted)
 
 
-def _saving(config: BaseConfig, dataset: Any) -> Callable[[RunFolder], Sequence[Path]]:
-    return lambda folder: task_class(config).save(folder, dataset)
+def _saving(config: BaseConfig, dataset: Any, race: Race | None = None) -> Callable[[RunFolder], Sequence[Path]]:
+    def save(folder: RunFolder) -> Sequence[Path]:
+        if race is not None:
+            folder.save_race(race.to_json())
+        return task_class(config).save(folder, dataset)
+
+    return save
+
+
+def _settled(config: BaseConfig, dataset: Any, quiet: bool) -> tuple[BaseConfig, Race | None]:
+    """The config with a number for a setting that is "auto", chosen on validation."""
+    if automatic(config) is None:
+        return config, None
+    config, race = settle(config, _task(config, dataset), quiet=quiet)
+    if race is not None and not quiet:
+        say(str(race), stderr=True)
+    return config, race
 
 
 def _say_of_scripts(config: BaseConfig) -> None:
@@ -270,14 +287,20 @@ def _say_of_scripts(config: BaseConfig) -> None:
 
 
 def _phases(config: BaseConfig, dataset: Any, quiet: bool, callbacks: Callbacks) -> Phases:
-    check_device(config.train.device)
-    task = task_class(config).of(dataset, config.train.device)
-    task.check(config, dataset.name)
+    task = _task(config, dataset)
 
     def measure(outcome: Outcome) -> dict[str, Any]:
         return Fitted(config, dataset, **vars(outcome)).test.to_json()
 
     return Phases(config, task, quiet=quiet, measure=measure, callbacks=callbacks)
+
+
+def _task(config: BaseConfig, dataset: Any) -> Task:
+    """The task of a config on its data; settings that do not fit them are refused."""
+    check_device(config.train.device)
+    task = task_class(config).of(dataset, config.train.device)
+    task.check(config, dataset.name)
+    return task
 
 
 def _finish(phases: Phases, dataset: Any, folder: RunFolder | None, state: dict[str, Any] | None) -> Fitted:
