@@ -91,9 +91,10 @@ def stopping(steps):
 
 def test_a_resumed_run_does_not_race_again(dataset, values, tmp_path, monkeypatch):
     whole = training.fit(config_of(), dataset, out=tmp_path / "whole")
-    with monkeypatch.context() as patched, pytest.raises(training.StoppedEarly, match="continue with"):
+    with monkeypatch.context() as patched:
         patched.setattr("topshelf.training.phases.stop_on_signals", stopping(3))
-        training.fit(config_of(), dataset, out=tmp_path / "cut")
+        with pytest.raises(training.StoppedEarly, match="continue with"):
+            training.fit(config_of(), dataset, out=tmp_path / "cut")
     assert (tmp_path / "cut" / "race.json").exists()
     monkeypatch.setattr("topshelf.training.run.settle", None)
     resumed = training.resume(tmp_path / "cut")
