@@ -19,6 +19,7 @@ from topshelf.training import race as module
 from topshelf.training.build import automatic, resolve
 from topshelf.training.race import settle
 from topshelf.training.tasks import InteractionsTask
+from topshelf.training.trainer import Trainer
 from topshelf.tuning.ranges import space
 
 VALUES = (1.0, 3.0, 500.0)
@@ -55,17 +56,44 @@ def score_after(dataset, value, epochs):
 
 
 def settled(config, dataset):
-    return settle(resolve(config, keep_auto=True), InteractionsTask(dataset.split), quiet=True)
+    config, race, begun = settle(resolve(config, keep_auto=True), InteractionsTask(dataset.split), quiet=True)
+    assert begun is not None
+    return config, race
 
 
-def test_the_best_on_validation_is_chosen_and_kept_in_the_config(dataset, values):
-    config, race = settled(config_of(), dataset)
-    assert race.scores == {value: score_after(dataset, value, 3) for value in values}
-    assert race.chosen == max(values, key=race.scores.get) == config.loss.settings["tau_weight"]
-    assert len(set(race.scores.values())) > 1
+def test_the_best_on_validation_is_chosen_and_kept_in_the_config(dataset, values, monkeypatch):
+    monkeypatch.setattr(module, "_FAR_BEHIND", 0.0)
+    config, race = settled(config_of(validate_every=9), dataset)
+    scores = {one.value: one.score for one in race.tried}
+    assert scores == {value: score_after(dataset, value, 3) for value in values}
+    assert race.chosen == max(values, key=scores.get) == config.loss.settings["tau_weight"]
+    assert len(set(scores.values())) > 1
     assert (race.setting, race.metric, race.epochs) == ("loss.tau_weight", "ndcg@5", 3)
     assert str(race).startswith(f"loss.tau_weight = {race.chosen:g}, by ndcg@5 on validation after 3 epochs (1: 0.")
-    assert config.train == config_of().train
+    assert config.train == config_of(validate_every=9).train
+
+
+def test_a_value_far_behind_is_dropped_after_half_of_the_epochs(dataset, values, monkeypatch):
+    monkeypatch.setattr(module, "_FAR_BEHIND", 1.0)  # all but the best
+    _, race = settled(config_of(validate_every=9, race_epochs=4), dataset)
+    half = {value: score_after(dataset, value, 2) for value in values}
+    assert race.chosen == max(values, key=half.get)
+    assert {one.value: one.epochs for one in race.tried} == {v: 4 if v == race.chosen else 2 for v in values}
+    assert {one.value: one.score for one in race.tried if one.epochs == 2}.items() <= half.items()
+    assert "dropped after 2" in str(race)
+
+
+def test_callbacks_are_told_of_every_epoch(dataset, values):
+    class Listening:
+        def __init__(self):
+            self.epochs = []
+
+        def on_epoch_end(self, record):
+            self.epochs.append(record["epoch"])
+
+    told = Listening()
+    training.fit(config_of(), dataset, callbacks=[told])
+    assert told.epochs == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_run_with_auto_is_the_run_with_the_chosen_value(dataset, values, tmp_path, capsys):
@@ -76,7 +104,7 @@ def test_a_run_with_auto_is_the_run_with_the_chosen_value(dataset, values, tmp_p
     assert raced.config == given.config
     assert not (tmp_path / "given" / "race.json").exists()
     assert_same(state_of(tmp_path / "auto"), state_of(tmp_path / "given"))
-    assert [one["value"] for one in kept["scores"]] == list(values)
+    assert [one["value"] for one in kept["tried"]] == list(values)
     text = tomllib.loads((tmp_path / "auto" / "config.toml").read_text())
     assert text["loss"]["tau_weight"] == kept["chosen"]
 
@@ -114,28 +142,25 @@ def test_the_race_is_not_longer_than_the_run(dataset, values):
     assert race.epochs == 2
 
 
+def failing_with(*values):
+    class Failing(Trainer):
+        def run(self, watcher=None):
+            if self.loss.tau_weight in values:
+                raise TrainingError("the loss became nan")
+            super().run(watcher)
+
+    return Failing
+
+
 def test_a_value_that_fails_loses_and_if_all_fail_so_does_the_run(dataset, values, monkeypatch):
-    score = module._score
-    monkeypatch.setattr(
-        module, "_score", lambda config, *rest: None if "1.0" in repr(config.loss) else score(config, *rest)
-    )
+    monkeypatch.setattr(module, "Trainer", failing_with(1.0))
     _, race = settled(config_of(), dataset)
-    assert race.scores[1.0] is None
+    assert race.tried[0] == (1.0, None, 0)
     assert race.chosen != 1.0
     assert "1: failed" in str(race)
-    monkeypatch.setattr(module, "_score", lambda *given: None)
+    monkeypatch.setattr(module, "Trainer", failing_with(*values))
     with pytest.raises(TrainingError, match=r"the race for loss.tau_weight = 'auto' failed.*1, 3, 500"):
         settled(config_of(), dataset)
-
-
-def test_a_diverging_value_has_no_score(dataset, monkeypatch):
-    class Broken(module.Trainer):
-        def run(self, watcher):
-            raise TrainingError("the loss became nan")
-
-    monkeypatch.setattr(module, "Trainer", Broken)
-    config = resolve(config_of(3.0))
-    assert module._score(config, InteractionsTask(dataset.split), "", True, lambda: False) is None
 
 
 def test_unknown_data_race_and_given_or_shipped_values_do_not():

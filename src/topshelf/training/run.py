@@ -24,8 +24,9 @@ from topshelf.terminal import say
 from topshelf.training.build import automatic, build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
 from topshelf.training.phases import Outcome, Phases
-from topshelf.training.race import Race, settle
+from topshelf.training.race import Race, Settled, settle
 from topshelf.training.tasks import Part, Task, check_device, task_class
+from topshelf.training.watchers import named_record
 
 
 @dataclass(frozen=True)
@@ -151,12 +152,12 @@ def fit(
         if dataset.guessed and not quiet:
             columns = ", ".join(f'{what} = "{name}"' for what, name in dataset.guessed)
             say(f"{dataset.name}, columns guessed: {columns}", stderr=True)
-    config, race = _settled(config, dataset, quiet)
+    config, race, begun = _settled(config, dataset, quiet)
     phases = _phases(config, dataset, quiet, called)
     if out is None:
-        return _finish(phases, dataset, None, None)
+        return _finish(phases, dataset, None, begun, is_new=True)
     with RunFolder.create(out, config, _saving(config, dataset, race)) as folder:
-        return _finish(phases, dataset, folder, None)
+        return _finish(phases, dataset, folder, begun, is_new=True)
 
 
 def refit(
@@ -266,14 +267,14 @@ def _saving(config: BaseConfig, dataset: Any, race: Race | None = None) -> Calla
     return save
 
 
-def _settled(config: BaseConfig, dataset: Any, quiet: bool) -> tuple[BaseConfig, Race | None]:
+def _settled(config: BaseConfig, dataset: Any, quiet: bool) -> Settled[BaseConfig]:
     """The config with a number for a setting that is "auto", chosen on validation."""
     if automatic(config) is None:
-        return config, None
-    config, race = settle(config, _task(config, dataset), quiet=quiet)
-    if race is not None and not quiet:
-        say(str(race), stderr=True)
-    return config, race
+        return Settled(config)
+    settled = settle(config, _task(config, dataset), quiet=quiet)
+    if settled.race is not None and not quiet:
+        say(str(settled.race), stderr=True)
+    return settled
 
 
 def _say_of_scripts(config: BaseConfig) -> None:
@@ -303,10 +304,15 @@ def _task(config: BaseConfig, dataset: Any) -> Task:
     return task
 
 
-def _finish(phases: Phases, dataset: Any, folder: RunFolder | None, state: dict[str, Any] | None) -> Fitted:
+def _finish(
+    phases: Phases, dataset: Any, folder: RunFolder | None, state: dict[str, Any] | None, *, is_new: bool = False
+) -> Fitted:
+    """Run the phases from a state; that of a new run was left by a race, and its epochs are told too."""
     metrics: dict[str, Any] | None = None
     try:
         phases.callbacks.on_begin(flat(phases.config.model_dump(mode="json", exclude_none=True)))
+        for record in state["trainer"]["progress"]["history"] if is_new and state is not None else ():
+            phases.callbacks.on_epoch_end(named_record(record, "train", phases.task.metric(phases.config)))
         outcome = phases.run(folder, state)
         fitted = Fitted(phases.config, dataset, **vars(outcome))
         if folder is not None:
