@@ -28,17 +28,24 @@ def fits(*tensors: Tensor) -> bool:
 
 
 def exp_sums(
-    tile: Tensor, total: Tensor, half: Tensor | None = None, above: tuple[Tensor, Tensor, Tensor] | None = None
+    tile: Tensor,
+    total: Tensor,
+    half: Tensor | None = None,
+    above: tuple[Tensor, Tensor, Tensor] | None = None,
+    log_weight: Tensor | None = None,
 ) -> None:
     """Replace scores by their exponentials and add each row's sum to ``total``.
 
     Shapes: tile (B, W) float32, rows may be strided; total (B,) float32; half (B, W) bfloat16: receives the
         exponentials, and the tile keeps its scores; above: level, count and excess (B,) float32. The number of scores
-        above a row's level is added to the count, and the sum of their distances to it to the excess.
-    Scores must be at most 88; below -87 (and at -inf) the exponential is 0. Accurate to a few units in the last place.
+        above a row's level is added to the count, and the sum of their distances to it to the excess. log_weight (W,)
+        float32 is added to the scores of each column before the exponential, but not for the count.
+    Scores must be at most 88, with their weights; below -87 (and at -inf) the exponential is 0. Accurate to a few units
+    in the last place.
     """
     kept = None if half is None else half.view(torch.uint16)
-    share_rows(_compiled().exp_sums, *tile.shape, tile, total, kept, *(above or (None, None, None)))
+    rows = (tile, total, kept, *(above or (None, None, None)))
+    share_rows(_compiled().exp_sums, *tile.shape, *rows, log_weight=log_weight)
 
 
 def list_excess(values: Tensor, indptr: Tensor, level: Tensor, count: Tensor, excess: Tensor) -> None:

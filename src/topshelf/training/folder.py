@@ -3,6 +3,7 @@
 RUN/
   run.json                  the run's id, the config as it began, and the checksums of the data
   config.toml               the resolved config: every setting, defaults included
+  race.json                 what was tried for a setting left to "auto", and what was chosen; only where there is one
   environment.json          versions, machine, threads, seed
   log.jsonl                 one line per epoch
   metrics.json              metrics and their protocol; written when the run is finished
@@ -58,6 +59,7 @@ class RunFolder:
         self.path = Path(path)
         self.identity_file = self.path / "run.json"
         self.config = self.path / "config.toml"
+        self.race = self.path / "race.json"
         self.environment = self.path / "environment.json"
         self.log = self.path / "log.jsonl"
         self.metrics = self.path / "metrics.json"
@@ -200,6 +202,10 @@ class RunFolder:
         files.write_text(self.config, text)
         sums = {path.name: files.digest(path) for path in kept}
         files.write_sealed(self.identity_file, {"format": _FORMAT, "run": run, "config": text, "sha256": sums})
+
+    def save_race(self, race: Mapping[str, Any]) -> None:
+        """Why a setting left to "auto" has its value; for people, nothing reads it."""
+        files.write_text(self.race, json.dumps(race, indent=2) + "\n")
 
     def save_dataset(self, dataset: Dataset) -> Sequence[Path]:
         """Interactions: the parts, the ids and the titles."""

@@ -21,11 +21,13 @@ from topshelf.evaluation import PROTOCOLS, Evaluation
 from topshelf.models import Trainable
 from topshelf.reprs import lines
 from topshelf.terminal import say
-from topshelf.training.build import build_model, resolve
+from topshelf.training.build import automatic, build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
 from topshelf.training.origin import NO_ORIGIN, Origin, load_origin, save_origin
 from topshelf.training.phases import Outcome, Phases
+from topshelf.training.race import Race, Settled, settle
 from topshelf.training.tasks import Part, Task, check_device, task_class
+from topshelf.training.watchers import named_record
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def fit(
 
     ``callbacks`` are told of every epoch (:mod:`topshelf.callbacks`).
     """
-    config, called = resolve(config), Callbacks(callbacks)
+    config, called = resolve(config, keep_auto=True), Callbacks(callbacks)
     if out is not None:
         RunFolder(out).check_new()
         _say_of_scripts(config)
@@ -152,11 +154,12 @@ def fit(
         if dataset.guessed and not quiet:
             columns = ", ".join(f'{what} = "{name}"' for what, name in dataset.guessed)
             say(f"{dataset.name}, columns guessed: {columns}", stderr=True)
+    config, race, begun = _settled(config, dataset, quiet)
     phases = _phases(config, dataset, quiet, called)
     if out is None:
-        return _finish(phases, dataset, None, None)
-    with RunFolder.create(out, config, _saving(config, dataset)) as folder:
-        return _finish(phases, dataset, folder, None)
+        return _finish(phases, dataset, None, begun, is_new=True)
+    with RunFolder.create(out, config, _saving(config, dataset, race)) as folder:
+        return _finish(phases, dataset, folder, begun, is_new=True)
 
 
 def refit(
@@ -275,8 +278,23 @@ def save(
         check(folder.path)
 
 
-def _saving(config: BaseConfig, dataset: Any) -> Callable[[RunFolder], Sequence[Path]]:
-    return lambda folder: task_class(config).save(folder, dataset)
+def _saving(config: BaseConfig, dataset: Any, race: Race | None = None) -> Callable[[RunFolder], Sequence[Path]]:
+    def save(folder: RunFolder) -> Sequence[Path]:
+        if race is not None:
+            folder.save_race(race.to_json())
+        return task_class(config).save(folder, dataset)
+
+    return save
+
+
+def _settled(config: BaseConfig, dataset: Any, quiet: bool) -> Settled[BaseConfig]:
+    """The config with a number for a setting that is "auto", chosen on validation."""
+    if automatic(config) is None:
+        return Settled(config)
+    settled = settle(config, _task(config, dataset), quiet=quiet)
+    if settled.race is not None and not quiet:
+        say(str(settled.race), stderr=True)
+    return settled
 
 
 def _say_of_scripts(config: BaseConfig) -> None:
@@ -290,9 +308,7 @@ def _say_of_scripts(config: BaseConfig) -> None:
 
 
 def _phases(config: BaseConfig, dataset: Any, quiet: bool, callbacks: Callbacks) -> Phases:
-    check_device(config.train.device)
-    task = task_class(config).of(dataset, config.train.device)
-    task.check(config, dataset.name)
+    task = _task(config, dataset)
 
     def measure(outcome: Outcome) -> dict[str, Any]:
         return Fitted(config, dataset, **vars(outcome)).test.to_json()
@@ -300,10 +316,23 @@ def _phases(config: BaseConfig, dataset: Any, quiet: bool, callbacks: Callbacks)
     return Phases(config, task, quiet=quiet, measure=measure, callbacks=callbacks)
 
 
-def _finish(phases: Phases, dataset: Any, folder: RunFolder | None, state: dict[str, Any] | None) -> Fitted:
+def _task(config: BaseConfig, dataset: Any) -> Task:
+    """The task of a config on its data; settings that do not fit them are refused."""
+    check_device(config.train.device)
+    task = task_class(config).of(dataset, config.train.device)
+    task.check(config, dataset.name)
+    return task
+
+
+def _finish(
+    phases: Phases, dataset: Any, folder: RunFolder | None, state: dict[str, Any] | None, *, is_new: bool = False
+) -> Fitted:
+    """Run the phases from a state; that of a new run was left by a race, and its epochs are told too."""
     metrics: dict[str, Any] | None = None
     try:
         phases.callbacks.on_begin(flat(phases.config.model_dump(mode="json", exclude_none=True)))
+        for record in state["trainer"]["progress"]["history"] if is_new and state is not None else ():
+            phases.callbacks.on_epoch_end(named_record(record, "train", phases.task.metric(phases.config)))
         outcome = phases.run(folder, state)
         fitted = Fitted(phases.config, dataset, **vars(outcome))
         if folder is not None:
