@@ -88,7 +88,7 @@ def add_votes(
         values (V,) float32.
     """
     indptr, indices, numbers = lists
-    same = dict(zip(("indptr", "items", "values"), votes, strict=True))
+    same: dict[str, Any] = dict(zip(("indptr", "items", "values"), votes, strict=True))
     rows = (tile, indptr[:-1], indptr[1:])
     share_rows(_compiled().add_votes, *tile.shape, *rows, indices=indices, numbers=numbers, **same, first=first)
 

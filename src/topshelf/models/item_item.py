@@ -114,9 +114,10 @@ class SparseItemItem(ItemItem):
 def check_memory(what: str, n_items: int, needed: float, memory: float) -> None:
     """Refuse a model that does not fit in memory, before anything is allocated."""
     if needed > at_least("memory", memory, LEAST_MEMORY):
+        others = "mf" if what == "SparseEASE" else "sparse_ease or mf"
         raise ConfigError(
             f"{what} over {n_items} items needs {needed / 1e9:.6g} GB, and memory allows {memory / 1e9:.6g} GB; raise "
-            "model.memory if the machine has it, drop rare items (data.core), or use --model mf"
+            f"model.memory if the machine has it, drop rare items (data.core), or use --model {others}"
         )
 
 

@@ -120,9 +120,8 @@ class SparseEASE(SparseItemItem):
         draw = np.random.default_rng(_SAMPLE_SEED)
         items = np.sort(draw.choice(known, min(self.checked, known.size), replace=False))
         exact = exact_columns(histories, items, self.l2)
-        kept = scipy.sparse.csr_array(
-            (self.values.cpu().numpy(), self.indices.cpu().numpy(), self.indptr.cpu().numpy()), shape=(self.n_items,) * 2
-        )
+        parts = (part.cpu().numpy() for part in (self.values, self.indices, self.indptr))
+        kept = scipy.sparse.csr_array(tuple(parts), shape=(self.n_items, self.n_items))
         away = kept[items].toarray().T - exact
         shares = [_relative(histories @ away, histories @ exact), _relative(away, exact)]
         self.errors.copy_(torch.tensor(shares, dtype=torch.float64))
