@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
@@ -16,7 +17,7 @@ from topshelf.candidates import ranked_candidates
 from topshelf.config import assemble
 from topshelf.data import Dataset, generate, make_split
 from topshelf.export.contents import read_run
-from topshelf.item_table import ItemTable, SparseColumns, products, rows_of
+from topshelf.item_table import ItemTable, SparseRows, products, rows_of
 from topshelf.models import item_item
 from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged, ragged_from_pairs
@@ -24,10 +25,10 @@ from topshelf.ranking import count_above, top_k
 from topshelf.training import fit, save
 
 
-def columns_of(matrix):
-    """A dense matrix (I, w) as SparseColumns."""
-    columns, items = matrix.T.nonzero(as_tuple=True)
-    return SparseColumns(ragged_from_pairs(columns, items, matrix.size(1)), matrix.T[columns, items], matrix.size(0))
+def sparse_of(matrix):
+    """A dense matrix (I, w) as SparseRows."""
+    items, columns = matrix.nonzero(as_tuple=True)
+    return SparseRows(ragged_from_pairs(items, columns, matrix.size(0)), matrix[items, columns], matrix.size(1))
 
 
 def random_table(seed, n_items, width, density=0.3):
@@ -41,7 +42,7 @@ def random_table(seed, n_items, width, density=0.3):
 def test_products_and_lists_are_those_of_the_dense_table(seed, n_items, width, tile):
     sparse, dense = random_table(seed, n_items, width), torch.randn(n_items, 3)
     whole = torch.cat([2.0 * sparse, 0.5 * dense], 1)
-    items = ItemTable([(2.0, columns_of(sparse)), (0.5, dense)])
+    items = ItemTable([(2.0, sparse_of(sparse)), (0.5, dense)])
     vectors = torch.cat([random_table(seed + 1, 5, width), torch.randn(5, 3)], 1)
     assert (items.size(0), items.size(1), len(items)) == (n_items, width + 3, n_items)
     assert_close(products(vectors, items), vectors @ whole.T)
@@ -50,6 +51,7 @@ def test_products_and_lists_are_those_of_the_dense_table(seed, n_items, width, t
     assert_close(items[some], whole[some])
     assert_close(items[some.repeat(2)], whole[some.repeat(2)])
     assert_close(products(vectors, rows_of(items, some)), vectors @ whole[some].T)
+    assert_close(items.unit()[:], F.normalize(whole, dim=1))
     values, places = top_k(vectors, items, min(4, n_items), tile=tile)
     expected = top_k(vectors, whole, min(4, n_items))
     assert_close(values, expected[0])
@@ -58,7 +60,7 @@ def test_products_and_lists_are_those_of_the_dense_table(seed, n_items, width, t
 
 def test_histories_are_multiplied_as_lists():
     sparse = random_table(0, 20, 20)
-    items = ItemTable([(1.0, columns_of(sparse))])
+    items = ItemTable([(1.0, sparse_of(sparse))])
     histories = Ragged(torch.tensor([0, 2, 2, 5]), torch.tensor([1, 7, 0, 3, 19]))
     vectors = histories.matrix(torch.ones(5), 20)
     assert_close(products(vectors, items), vectors.to_dense() @ sparse.T)
@@ -69,7 +71,7 @@ def test_histories_are_multiplied_as_lists():
 
 def test_counts_and_candidates_are_those_of_the_dense_table():
     sparse = random_table(1, 15, 6)
-    items, vectors = ItemTable([(1.0, columns_of(sparse))]), torch.randn(4, 6)
+    items, vectors = ItemTable([(1.0, sparse_of(sparse))]), torch.randn(4, 6)
     targets = Ragged(torch.tensor([0, 1, 2, 3, 4]), torch.tensor([3, 5, 9, 14]))
     for ours, expected in zip(count_above(vectors, items, targets), count_above(vectors, sparse, targets), strict=True):
         assert torch.equal(ours, expected)

@@ -16,30 +16,33 @@ from topshelf import kernels
 from topshelf.ragged import Ragged
 
 
-class SparseColumns:
-    """Numbers of a matrix (I, w) by column: column c has ``values`` at the items ``lists[c]``, which ascend."""
+class SparseRows:
+    """A matrix (I, w) by rows: row j has ``values`` at the columns ``lists[j]``, which are different."""
 
-    def __init__(self, lists: Ragged, values: Tensor, n_items: int) -> None:
-        self.lists, self.values, self.n_items = lists, values, n_items
+    def __init__(self, lists: Ragged, values: Tensor, width: int) -> None:
+        self.lists, self.values, self.width, self.n_items = lists, values, width, len(lists)
+        order = torch.argsort(lists.indices, stable=True)
+        bounds = F.pad(torch.bincount(lists.indices, minlength=width).cumsum(0), (1, 0))
+        self.by_column = (bounds, lists.owner()[order], values[order])  # of every column its rows, ascending
 
-    @property
-    def width(self) -> int:
-        return len(self.lists)
+    def take(self, rows: Tensor) -> SparseRows:
+        """Some rows, in their order."""
+        return SparseRows(*self._chosen(rows), self.width)
 
-    def rows(self, index: Tensor) -> Tensor:
-        """Some rows, dense, (R, w)."""
-        chosen = self.take(index)
-        table = torch.zeros(index.numel(), self.width)
-        table[chosen.lists.indices, chosen.lists.owner()] = chosen.values
+    def dense(self, rows: Tensor) -> Tensor:
+        """Some rows, (R, w)."""
+        lists, values = self._chosen(rows)
+        table = torch.zeros(rows.numel(), self.width)
+        table[lists.owner(), lists.indices] = values
         return table
 
-    def take(self, index: Tensor) -> SparseColumns:
-        """The columns over some rows, which must be different, in their order."""
-        place = torch.full((self.n_items,), -1)
-        place[index] = torch.arange(index.numel())
-        places = place[self.lists.indices]
-        there = places >= 0
-        return SparseColumns(Ragged(self.lists.where(there).indptr, places[there]), self.values[there], index.numel())
+    def scaled(self, factors: Tensor) -> SparseRows:
+        """Every row times its own factor, (I,)."""
+        return SparseRows(self.lists, self.values * factors[self.lists.owner()], self.width)
+
+    def squares(self) -> Tensor:
+        """The squared length of every row, (I,)."""
+        return torch.zeros(self.n_items).index_add_(0, self.lists.owner(), self.values.square())
 
     def add_scores(self, vectors: Tensor, first: int, out: Tensor, factor: float) -> None:
         """Add the products of vectors (B, w), dense or CSR, with the rows from ``first`` on to ``out (B, W)``."""
@@ -49,8 +52,11 @@ class SparseColumns:
             rows, indices = vectors.nonzero(as_tuple=True)
             indptr = F.pad(torch.bincount(rows, minlength=vectors.size(0)).cumsum(0), (1, 0))
             numbers = vectors[rows, indices]
-        votes = (self.lists.indptr, self.lists.indices, self.values)
-        kernels.add_votes(out, (indptr, indices, numbers.float() * factor), votes, first)
+        kernels.add_votes(out, (indptr, indices, numbers.float() * factor), self.by_column, first)
+
+    def _chosen(self, rows: Tensor) -> tuple[Ragged, Tensor]:
+        places = Ragged(self.lists.indptr, torch.arange(self.values.numel())).select(rows).indices
+        return self.lists.select(rows), self.values[places]
 
 
 class ItemTable:
@@ -58,14 +64,14 @@ class ItemTable:
 
     dtype, device = torch.float32, torch.device("cpu")
 
-    def __init__(self, parts: Sequence[tuple[float, Tensor | SparseColumns]]) -> None:
+    def __init__(self, parts: Sequence[tuple[float, Tensor | SparseRows]]) -> None:
         self.parts = list(parts)
         self.n_items = _length(self.parts[0][1])
 
     @classmethod
     def joined(cls, tables: Sequence[tuple[float, Tensor | ItemTable]]) -> ItemTable:
         """Several tables side by side."""
-        parts: list[tuple[float, Tensor | SparseColumns]] = []
+        parts: list[tuple[float, Tensor | SparseRows]] = []
         for factor, table in tables:
             inner = table.parts if isinstance(table, ItemTable) else [(1.0, table)]
             parts += [(factor * own, part) for own, part in inner]
@@ -86,16 +92,21 @@ class ItemTable:
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         """Some rows, dense."""
         index = torch.arange(self.n_items)[rows].flatten()
-        unique, place = index.unique(return_inverse=True)
-        parts = [
-            factor * (part[index] if isinstance(part, Tensor) else part.rows(unique)[place])
-            for factor, part in self.parts
-        ]
-        return torch.cat(parts, 1)
+        own = [(factor, part[index] if isinstance(part, Tensor) else part.dense(index)) for factor, part in self.parts]
+        return torch.cat([factor * part for factor, part in own], 1)
 
     def take(self, rows: Tensor) -> ItemTable:
-        """A table of some rows, which must be different, in their order."""
+        """A table of some rows, in their order."""
         return ItemTable([(f, part[rows] if isinstance(part, Tensor) else part.take(rows)) for f, part in self.parts])
+
+    def unit(self) -> ItemTable:
+        """Every row divided by its length; rows of zeros stay."""
+        squares = sum(factor**2 * _squares(part) for factor, part in self.parts)
+        shares = torch.as_tensor(squares).sqrt().clamp(min=torch.finfo(torch.float32).tiny).reciprocal()
+        parts = [
+            (f, part * shares[:, None] if isinstance(part, Tensor) else part.scaled(shares)) for f, part in self.parts
+        ]
+        return ItemTable(parts)
 
     def scores(self, vectors: Tensor, first: int, out: Tensor) -> None:
         """Products of ``vectors (B, d)``, dense or CSR, with the rows from ``first`` on, written to ``out (B, W)``."""
@@ -106,7 +117,7 @@ class ItemTable:
         for factor, part in self.parts:
             own = vectors if len(self.parts) == 1 else vectors[:, start : start + _width(part)]
             start += _width(part)
-            if isinstance(part, SparseColumns):
+            if isinstance(part, SparseRows):
                 part.add_scores(own, first, out, factor)
             else:
                 out.addmm_(own.to(part.dtype), part[first : first + out.size(1)].T, alpha=factor)
@@ -116,7 +127,7 @@ ItemVectors = Tensor | ItemTable
 
 
 def rows_of(items: ItemVectors, rows: Tensor) -> ItemVectors:
-    """The vectors of some items, which must be different, as they are stored."""
+    """The vectors of some items, as they are stored."""
     return items.take(rows) if isinstance(items, ItemTable) else items[rows]
 
 
@@ -129,9 +140,13 @@ def products(vectors: Tensor, items: ItemVectors) -> Tensor:
     return scores
 
 
-def _length(part: Tensor | SparseColumns) -> int:
+def _length(part: Tensor | SparseRows) -> int:
     return part.size(0) if isinstance(part, Tensor) else part.n_items
 
 
-def _width(part: Tensor | SparseColumns) -> int:
+def _width(part: Tensor | SparseRows) -> int:
     return part.size(1) if isinstance(part, Tensor) else part.width
+
+
+def _squares(part: Tensor | SparseRows) -> Tensor:
+    return part.square().sum(1) if isinstance(part, Tensor) else part.squares()

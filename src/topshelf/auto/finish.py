@@ -12,7 +12,7 @@ from topshelf.training import Fitted, fit, refit
 
 
 def parts(ranked: Sequence[Runner], clock: Clock, *, is_hurried: bool) -> list[Runner]:
-    """The first ``BLENDED`` of :func:`blend_order`, as far as the rest of the time allows; in a hurry, the best alone."""
+    """The first ``BLENDED`` of :func:`blend_order`, as far as the time allows; in a hurry, the best alone."""
     ordered = blend_order(ranked)
     chosen, needed = ordered[:1], ordered[0].last_seconds
     for runner in ordered[1:] if not is_hurried else []:

@@ -18,7 +18,7 @@ from topshelf.artifact import Artifact
 from topshelf.config import CatalogueConfig
 from topshelf.data import IdMap
 from topshelf.errors import CheckpointError, ConfigError
-from topshelf.item_table import ItemVectors, SparseColumns
+from topshelf.item_table import ItemVectors, SparseRows
 from topshelf.models import History
 from topshelf.models.base import HistoryRows
 from topshelf.queries import QuerySet
@@ -109,10 +109,9 @@ def _votes(items: ItemVectors) -> scipy.sparse.csr_array:
     if isinstance(items, Tensor):
         return scipy.sparse.csr_array(items.T.numpy())
     ((factor, part),) = items.parts
-    assert isinstance(part, SparseColumns)
-    lists = part.lists
-    rows = (factor * part.values.numpy(), lists.indices.numpy(), lists.indptr.numpy())
-    return scipy.sparse.csr_array(rows, shape=(part.width, part.n_items))
+    assert isinstance(part, SparseRows)
+    bounds, owners, values = (some.numpy() for some in part.by_column)
+    return scipy.sparse.csr_array((factor * values, owners, bounds), shape=(part.width, part.n_items))
 
 
 def _table(items: ItemVectors) -> np.ndarray:

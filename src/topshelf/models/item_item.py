@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf import kernels
 from topshelf.errors import ConfigError, DataError, at_least
-from topshelf.item_table import ItemTable, ItemVectors, SparseColumns
+from topshelf.item_table import ItemTable, ItemVectors, SparseRows
 from topshelf.models.base import HistoryRows, Model
 from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
@@ -84,10 +83,7 @@ class SparseItemItem(ItemItem):
     def encode_items(self) -> ItemVectors:
         lists = Ragged(self.indptr, self.indices.long())
         if not self._is_dense() and self.values.device.type == "cpu":
-            order = torch.argsort(lists.indices, stable=True)
-            bounds = F.pad(torch.bincount(lists.indices, minlength=self.n_items).cumsum(0), (1, 0))
-            votes = Ragged(bounds, lists.owner()[order])
-            return ItemTable([(1.0, SparseColumns(votes, self.values[order], self.n_items))])
+            return ItemTable([(1.0, SparseRows(lists, self.values, self.n_items))])
         table = torch.zeros(self.n_items, self.n_items, device=self.values.device)
         table[lists.indices, lists.owner()] = self.values  # transposed: histories are multiplied with rows of it
         return table.T
