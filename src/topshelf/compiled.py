@@ -339,6 +339,32 @@ def hide(tile: Array, starts: Array, stops: Array, indices: Array, first: int) -
 
 
 @jit
+def add_votes(
+    tile: Array,
+    starts: Array,
+    stops: Array,
+    indices: Array,
+    numbers: Array,
+    indptr: Array,
+    items: Array,
+    values: Array,
+    first: int,
+) -> None:
+    width = tile.shape[1]
+    for b in range(tile.shape[0]):
+        row = tile[b]
+        for p in range(starts[b], stops[b]):
+            number, begin, end = numbers[p], indptr[indices[p]], indptr[indices[p] + 1]
+            if first > 0:
+                begin += np.searchsorted(items[begin:end], first)
+            for q in range(begin, end):
+                place = items[q] - first
+                if place >= width:
+                    break
+                row[place] += number * values[q]
+
+
+@jit
 def count_above(scores: Array, starts: Array, stops: Array, indices: Array, above: Array, equal: Array) -> None:
     for b in range(scores.shape[0]):
         row = np.ascontiguousarray(scores[b])

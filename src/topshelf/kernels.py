@@ -82,6 +82,24 @@ def hide(tile: Tensor, indptr: Tensor, indices: Tensor, first: int = 0) -> None:
     share_rows(_compiled().hide, tile.size(0), _width(indptr), *rows, indices=indices, first=first)
 
 
+def add_votes(
+    tile: Tensor,
+    lists: tuple[Tensor, Tensor, Tensor],
+    votes: tuple[Tensor, Tensor, Tensor],
+    first: int = 0,
+) -> None:
+    """Add to each row the votes of its listed columns, each times its number.
+
+    Shapes: tile (B, W) float32, scores of the items ``first`` and on; lists: indptr (B + 1,), columns (P,) and their
+        numbers (P,) float32; votes: indptr (C + 1,), the items (V,) that each column votes for, ascending, and their
+        values (V,) float32.
+    """
+    indptr, indices, numbers = lists
+    same: dict[str, Any] = dict(zip(("indptr", "items", "values"), votes, strict=True))
+    rows = (tile, indptr[:-1], indptr[1:])
+    share_rows(_compiled().add_votes, *tile.shape, *rows, indices=indices, numbers=numbers, **same, first=first)
+
+
 def count_above(scores: Tensor, indptr: Tensor, indices: Tensor, above: Tensor, equal: Tensor) -> None:
     """Add how many scores of its row are above each listed item's, and how many others are equal to it.
 

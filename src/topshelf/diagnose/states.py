@@ -51,6 +51,7 @@ class State:
         """The vectors of queries and items, detached."""
         queries, items = self.model.encode(QuerySet.known(self.model.n_queries, self.config.train.device))
         assert isinstance(queries, Tensor)
+        assert isinstance(items, Tensor)
         return queries.detach(), items.detach()
 
     @property

@@ -39,6 +39,7 @@ class EASE(ItemItem):
     def __init__(self, n_queries: int, n_items: int, *, l2: float = 300.0, memory: float = 8e9) -> None:
         super().__init__(n_queries, n_items)
         self.l2 = positive("l2", l2)
+        self.memory = memory
         check_memory("EASE", n_items, _BYTES_PER_CELL * n_items**2, memory)
         self.register_buffer("weights", torch.zeros(n_items, n_items))
 

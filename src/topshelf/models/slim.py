@@ -29,8 +29,8 @@ class SLIM(SparseItemItem):
     Use when: weights should be few and readable, and EASE's are too many.
     Cost: coordinate descent to convergence, one item at a time, on the counts of common users. The counts are computed
         once; a step takes as many operations as an item has co-occurring items. (ADMM, the other fast form, multiplies
-        two matrices of n_items^2 per step.) Smaller ``l1`` is slower. Scored as a dense table of n_items^2; the table
-        and the counts are refused above ``memory`` bytes.
+        two matrices of n_items^2 per step.) Smaller ``l1`` is slower. Scored as a dense table of n_items^2 up to 8,192
+        items, else as lists; the table and the counts are refused above ``memory`` bytes.
     Paper: Ning and Karypis, SLIM: sparse linear methods for top-N recommender systems, ICDM 2011; descent on the
         counts as in Friedman et al., Regularization paths for generalized linear models via coordinate descent, 2010.
         The ranges are ours, around what validation chose on Health and MovieLens.

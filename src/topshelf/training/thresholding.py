@@ -191,6 +191,7 @@ class ThresholdHook:
         with torch.no_grad():
             queries, items = model.encode(self.queries)
             assert isinstance(queries, Tensor)
+            assert isinstance(items, Tensor)
             table = self.loss.threshold
             table.copy_(self.estimator.refresh(table, queries, items, self.positives, self.loss.k, generator))
 
