@@ -80,15 +80,15 @@ def _lines(path: str) -> list[str]:
 class Allowance:
     """Counts what is unpacked from one file, and refuses it when it would not fit into memory."""
 
-    def __init__(self, source: str, packed: int | None = None) -> None:
-        self.source, self.packed = source, packed
+    def __init__(self, source: str, packed: int | None = None, *, row_bytes: int = ROW_BYTES) -> None:
+        self.source, self.packed, self.row_bytes = source, packed, row_bytes
         self.free = available()
         self.n_bytes = self.n_rows = 0
 
     def take(self, n_bytes: int, n_rows: int) -> None:
         """Count some more bytes and rows."""
         self.n_bytes, self.n_rows = self.n_bytes + n_bytes, self.n_rows + n_rows
-        needed = self.n_bytes + ROW_BYTES * self.n_rows
+        needed = self.n_bytes + self.row_bytes * self.n_rows
         if needed > SHARE * self.free:
             raise DataError(
                 f"{self.source} does not fit into memory: {self._size()}, which needs at least {size(needed)}, and "
