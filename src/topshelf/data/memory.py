@@ -92,9 +92,14 @@ class Allowance:
         if needed > SHARE * self.free:
             raise DataError(
                 f"{self.source} does not fit into memory: {self._size()}, which needs at least {size(needed)}, and "
-                f"{size(self.free)} are free. Use a machine with more memory or fewer rows; if the file should be "
-                "small, it is damaged or made to fill the memory."
+                f"{size(self.free)} are free. Use a machine with more memory or fewer rows{self._remedy()}; if the "
+                "file should be small, it is damaged or made to fill the memory."
             )
+
+    def _remedy(self) -> str:
+        if self.packed is not None or self.row_bytes < ROW_BYTES:
+            return ""
+        return f", or prepare it first: topshelf data prepare {self.source} --mapped --out FOLDER"
 
     def _size(self) -> str:
         rows = f"{self.n_rows:,} rows"
