@@ -134,9 +134,7 @@ def prepare(
     last_n: Annotated[int, option("Split last: held-out interactions per user.")] = 1,
     seed: Annotated[int, option("Seed of the validation part.")] = 0,
     split_seed: Annotated[int, option("Split ratio: seed of the test part.")] = 0,
-    mapped: Annotated[
-        bool, option("Write arrays that are mapped into memory, for data larger than it.")
-    ] = False,
+    mapped: Annotated[bool, option("Write arrays that are mapped into memory, for data larger than it.")] = False,
 ) -> None:
     """Clean and split interactions into a folder that --data accepts.
 
@@ -150,6 +148,26 @@ def prepare(
     settings: dict[str, Any] = {"core": core, "split": split, **fractions, "last_n": last_n}
     settings |= {"seed": seed, "split_seed": split_seed, "mapped": mapped}
     say(_outcome(out, prepare_folder(path, out, **settings, **options.reading())))
+
+
+@app.command()
+def expand(
+    source: Annotated[str, argument("NAME|PATH", "Dataset name, file or folder.", tab=completion.data)],
+    out: Annotated[Path, option("Folder to write.")],
+    users: Annotated[int, option("How many users.")],
+    items: Annotated[int, option("How many items.")],
+    interactions: Annotated[int, option("About how many interactions.")],
+    seed: Annotated[int, option("Seed of all draws.")] = 0,
+) -> None:
+    """Write a larger dataset with the structure of a real one, as Parquet parts; to try out large data.
+
+    Example: topshelf data expand movielens-100k --users 100000 --items 20000 --interactions 2000000 --out big
+    """
+    from topshelf.data.expand import expand as write_expansion
+
+    made = write_expansion(source, out, users=users, items=items, interactions=interactions, seed=seed)
+    say(f"{out}: {made['users']:,} users, {made['items']:,} items, {made['interactions']:,} interactions.")
+    say(f"Prepare it: topshelf data prepare {out} --mapped --out FOLDER")
 
 
 def _outcome(out: Path, summary: dict[str, Any]) -> str:
