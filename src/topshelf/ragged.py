@@ -11,6 +11,8 @@ from torch import Tensor
 from topshelf.errors import DataError
 from topshelf.reprs import brief
 
+MERGED = 1 << 22  # entries that are merged at once
+
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
@@ -67,13 +69,21 @@ class Ragged:
         return lists
 
     def find(self, rows: Tensor, indices: Tensor) -> Tensor:
-        """Where in ``self.indices`` list ``rows[i]`` holds ``indices[i]``, -1 where it does not; lists must be sets."""
+        """Where in ``self.indices`` list ``rows[i]`` holds ``indices[i]``, -1 where it does not; lists must be sets.
+
+        A search in each list, so that it takes the memory of what is asked for, whatever the lists are.
+        """
         if self.indices.numel() == 0 or indices.numel() == 0:
             return torch.full_like(indices, -1)
-        span = int(max(self.indices.max(), indices.max())) + 1
-        own, keys = self.owner() * span + self.indices, rows * span + indices
-        places = torch.searchsorted(own, keys).clamp_(max=own.numel() - 1)
-        return torch.where((own[places] == keys) & (indices >= 0), places, -1)
+        last = self.indices.numel() - 1
+        low, end = self.indptr[rows], self.indptr[rows + 1]
+        high = end.clone()
+        for _ in range(int((end - low).max()).bit_length()):
+            middle = (low + high) // 2
+            is_before = (low < high) & (self.indices[middle.clamp(max=last)] < indices)
+            low, high = torch.where(is_before, middle + 1, low), torch.where(is_before, high, middle)
+        is_here = (low < end) & (self.indices[low.clamp(max=last)] == indices) & (indices >= 0)
+        return torch.where(is_here, low, -1)
 
     def where(self, kept: Tensor) -> Ragged:
         """The entries under ``kept (P,)``."""
@@ -146,8 +156,16 @@ def _refuse_first(lists: Ragged, wrong: Tensor, name: str, rule: str) -> None:
 def merge(first: Ragged, *others: Ragged) -> Ragged:
     """Union of several sets of lists over the same queries, ascending; the lists must not share an index."""
     parts = (first, *others)
-    rows, indices = torch.cat([part.owner() for part in parts]), torch.cat([part.indices for part in parts])
-    return ragged_from_pairs(rows, indices, len(first))
+    indptr = torch.stack([part.indptr for part in parts]).sum(0)
+    indices = torch.empty(int(indptr[-1]), dtype=first.indices.dtype, device=first.indices.device)
+    start = 0
+    while start < len(first):  # a range of lists at a time: sorting takes several times the memory of what is sorted
+        stop = max(start + 1, int(torch.searchsorted(indptr, indptr[start] + MERGED, right=True)) - 1)
+        some = [part.slice(start, stop) for part in parts]
+        rows, own = torch.cat([part.owner() for part in some]), torch.cat([part.indices for part in some])
+        indices[int(indptr[start]) : int(indptr[stop])] = ragged_from_pairs(rows, own, stop - start).indices
+        start = stop
+    return Ragged(indptr, indices)
 
 
 def ragged_from_pairs(rows: Tensor, indices: Tensor, n_rows: int) -> Ragged:

@@ -81,7 +81,8 @@ class Events:
 
     def check(self, n_users: int, n_items: int, name: str) -> Events:
         """These events, or a DataError that says what is wrong with ``name``: for files, which may be damaged."""
-        lists = Ragged(torch.from_numpy(self.indptr), torch.from_numpy(self.indices))
+        indices = torch.from_numpy(self.indices)
+        lists = Ragged(torch.from_numpy(self.indptr), indices.long() if indices.is_floating_point() else indices)
         lists.check(n_items, name, n_lists=n_users)
         kinds = {"indices": (np.int32, np.int64), "timestamp": (np.int64, np.float64), "weight": (np.float32,)}
         for column, dtypes in kinds.items():

@@ -34,7 +34,8 @@ class Split:
 
     ``left_out`` holds the interactions that no part has, because train does not know their user or item: nothing can be
     measured on them, but they happened. ``notes`` counts them by the part that they would have been in. ``below`` holds
-    what is rated below ``min_rating``: no positives, but seen. Both are empty unless given.
+    what is rated below ``min_rating``: no positives, but seen. Both are empty unless given. ``measured`` are the users,
+    ascending, that an evaluation ranks items for; None: all.
     """
 
     train: Interactions
@@ -44,6 +45,7 @@ class Split:
     notes: dict[str, int] = field(default_factory=dict)
     left_out: Interactions = None  # type: ignore[assignment]
     below: Interactions = None  # type: ignore[assignment]
+    measured: np.ndarray | None = None
     _lists: dict[tuple[str, ...], Ragged] = field(default_factory=dict, init=False, repr=False)
 
     def __repr__(self) -> str:
@@ -92,7 +94,17 @@ class Split:
         for name in PARTS:
             self.lists(name).check(self.n_items, f"the {name} part", n_lists=self.n_users, unique=True)
         _check_disjoint(self.parts)
+        if self.measured is not None:
+            _check_measured(self.measured, self.n_users)
         return self
+
+    def measure_some(self, n: int | None, seed: int = 0) -> Split:
+        """The same split, measured on at most ``n`` users, drawn among those with something to find."""
+        if n is None:
+            return self
+        able = np.flatnonzero((self.test if len(self.test) else self.valid).counts)
+        drawn = np.random.default_rng([seed, 4]).permutation(able)[: at_least("measured_users", n, 1)]
+        return replace(self, measured=np.sort(drawn))
 
     @property
     def users(self) -> IdMap:
@@ -116,6 +128,12 @@ def through_refit(refit: bool | Literal["all"]) -> Through:
     if refit == "all":
         return "all"
     return "valid" if refit else "train"
+
+
+def _check_measured(users: np.ndarray, n_users: int) -> None:
+    is_right = users.ndim == 1 and users.dtype == np.int64 and bool((users[1:] > users[:-1]).all())
+    if not is_right or (len(users) and not (users[0] >= 0 and users[-1] < n_users)):
+        raise DataError(f"measured must be indices of the {n_users} users, ascending without repeats, got {users!r}")
 
 
 def _check_disjoint(parts: Mapping[str, Interactions]) -> None:
