@@ -206,3 +206,55 @@ def test_shuffles_are_pythons(counts, seed, at):
     finally:
         shuffles.COMPILED = least
     np.testing.assert_array_equal(np.concatenate(masks), wanted)
+
+
+@modest
+@given(
+    event_rows(), st.sets(st.sampled_from(["rating", "timestamp"])), st.booleans(), st.sampled_from(["tables", "bare"])
+)
+def test_a_given_split_is_that_of_the_path_in_memory(rows, columns, is_text, kind):
+    """As `data prepare` writes it, or only two tables without lists of ids and events."""
+    table = table_of(list(dict.fromkeys(rows)), *sorted(columns)).unique(["user", "item"], maintain_order=True)
+    table = table.with_columns(pl.col("user").cast(pl.String if is_text else pl.Int64))
+    with TemporaryDirectory() as place:
+        folder, out = Path(place) / "given", Path(place) / "prepared"
+        table.write_parquet(Path(place) / "rows.parquet")
+        try:
+            prepare_folder(Path(place) / "rows.parquet", folder, split="ratio", test_fraction=0.3)
+        except TopshelfError:
+            return  # too few rows for a split
+        if kind == "bare":
+            for path in folder.iterdir():
+                if path.name not in ("train.parquet", "test.parquet"):
+                    path.unlink()
+        split = load_split(folder).split
+        prepare_folder(folder, out, mapped=True, rows_at_once=7)
+        for name in PARTS:
+            same_part(getattr(read_given(out), name), getattr(split, name))
+
+
+def test_parts_that_share_an_interaction_are_refused(tmp_path):
+    (tmp_path / "given").mkdir()
+    for name in ("train", "test"):
+        pl.DataFrame({"user": [1, 2], "item": [3, 4]}).write_parquet(tmp_path / "given" / f"{name}.parquet")
+    with pytest.raises(TopshelfError, match="train and test must not share an interaction, got item 3 of user 1"):
+        prepare_folder(tmp_path / "given", tmp_path / "prepared", mapped=True, valid_fraction=0.1)
+    assert not (tmp_path / "prepared").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"core": 3}, "core must be left out for"),
+        ({"separator": ";"}, "separator must be left out for"),
+        ({"split": "last"}, "split must be 'auto' where the test part is given"),
+        ({"valid_fraction": 0.3}, "valid_fraction must be 0.1 where the validation part is given"),
+    ],
+)
+def test_settings_that_change_nothing_of_a_given_split_are_refused_alike(tmp_path, options, message):
+    rows = [(user, (user + item) % 9, 0, 1.0) for user in range(8) for item in range(5)]
+    table_of(rows).write_parquet(tmp_path / "rows.parquet")
+    prepare_folder(tmp_path / "rows.parquet", tmp_path / "given")
+    for mapped in (False, True):
+        with pytest.raises(TopshelfError, match=message):
+            prepare_folder(tmp_path / "given", tmp_path / "prepared", mapped=mapped, **options)

@@ -89,19 +89,19 @@ def read_source(
         restore(path)
     is_there = os.path.exists(path)  # noqa: PTH110
     if name in DATASETS or (is_there and is_given(path)):
-        for setting, value in {
-            **columns,
-            "separator": separator,
-            "min_rating": min_rating,
-            "core": core or None,
-        }.items():
-            if value is not None:
-                raise ConfigError(f"{setting} must be left out for {name}, which comes prepared; got {value!r}")
+        check_given(name, **columns, separator=separator, min_rating=min_rating, core=core or None)
         return _read_named(name, test) if name in DATASETS else _given(path.stem, read_given(path, test=test))
     if not is_there:
         raise not_found(name, "interactions")
     table, notes = read_table(path, Columns(**columns), separator)
     return whole(path.name, *prepare(Interactions.from_canonical(table, notes=notes), min_rating=min_rating, core=core))
+
+
+def check_given(name: str, **settings: Any) -> None:
+    """Refuse settings of reading and cleaning for what comes prepared."""
+    for setting, value in settings.items():
+        if value is not None:
+            raise ConfigError(f"{setting} must be left out for {name}, which comes prepared; got {value!r}")
 
 
 def source_rows(
@@ -152,7 +152,7 @@ def load_split(
         "split_seed": split_seed,
     }
     if loaded.split.kind != WHOLE:
-        _refuse_changes(settings, "the test part")
+        refuse_changes(settings, "the test part")
         if noise and not test:
             raise ConfigError(
                 f"noise must be 0 where the test part is left unread, for false positives are drawn outside it; got "
@@ -210,7 +210,8 @@ def _noisy(split: Split, noise: float, seed: int) -> Split:
     return replace(split, train=train, below=split.below.where(is_below))
 
 
-def _refuse_changes(settings: dict[str, Any], given: str) -> None:
+def refuse_changes(settings: dict[str, Any], given: str) -> None:
+    """Refuse settings that change what is given."""
     for name, value in settings.items():
         if value != DEFAULTS[name]:
             raise ConfigError(f"{name} must be {DEFAULTS[name]!r} where {given} is given, got {value!r}")
@@ -218,7 +219,7 @@ def _refuse_changes(settings: dict[str, Any], given: str) -> None:
 
 def _complete(given: Split, valid_fraction: float, seed: int) -> Split:
     if len(given.valid):
-        _refuse_changes({"valid_fraction": valid_fraction}, "the validation part")
+        refuse_changes({"valid_fraction": valid_fraction}, "the validation part")
         return given
     train, valid = carve_validation(given.train, fraction=valid_fraction, seed=seed)
     return replace(given, train=train, valid=valid)

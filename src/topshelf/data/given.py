@@ -186,7 +186,8 @@ def _read_prepared(folder: Path, test: bool) -> Split:
     for name in ("train", "test"):
         if name in wanted and name not in tables:
             raise DataError(f"{folder} has no interactions in {name}.parquet. Make it again: topshelf data prepare")
-    users, items = (_prepared_ids(folder, role, tables) for role in ("user", "item"))
+    seen = {role: [table[role] for table in tables.values()] for role in ("user", "item")}
+    users, items = (prepared_ids(folder, role, lambda role=role: seen[role]) for role in seen)  # type: ignore[misc]
     parts = {}
     for name, table in tables.items():
         rows = _prepared_table(folder / f"{name}_events.parquet")
@@ -202,11 +203,12 @@ def _prepared_table(path: Path) -> pl.DataFrame | None:
     return canonical(scan_parquet(path), GUESS, str(path)).frame
 
 
-def _prepared_ids(folder: Path, role: str, tables: dict[str, pl.DataFrame]) -> IdMap:
+def prepared_ids(folder: Path, role: str, seen: Callable[[], list[pl.Series]]) -> IdMap:
+    """The ids of the folder's list, or those that are seen in its parts."""
     path = folder / f"{role}s.parquet"
     if path.is_file():
         return _id_map(attempt(scan_parquet(path).select("id").collect, str(path))["id"], str(path))
-    return IdMap.sorted_from(attempt(lambda: pl.concat([table[role] for table in tables.values()]), str(folder)))
+    return IdMap.sorted_from(attempt(lambda: pl.concat(seen()), str(folder)))
 
 
 def write_split(split: Split, folder: Path, summary: dict[str, Any]) -> None:

@@ -11,15 +11,16 @@ from typing import Any, Unpack
 
 from topshelf import files
 from topshelf.data import streaming
-from topshelf.data.datasets import load_split
+from topshelf.data.datasets import check_given, load_split, refuse_changes
 from topshelf.data.given import SUMMARY, is_given, prepared_folder, write_split
 from topshelf.data.interaction_datasets import DATASETS
-from topshelf.data.mapped import seal, write_mapped
+from topshelf.data.mapped import read_mapped, seal, write_mapped
 from topshelf.data.named import not_found
 from topshelf.data.names import ColumnNames, Columns
 from topshelf.data.readers import open_source
 from topshelf.data.shards import ROWS, sort_rows, store_rows
-from topshelf.data.splits import SPLITS
+from topshelf.data.splits import SPLITS, Split
+from topshelf.data.streaming_given import is_tables, stream_tables
 from topshelf.data.summary import describe_split
 from topshelf.errors import ConfigError, TopshelfWarning, one_of
 
@@ -54,9 +55,13 @@ def prepare_folder(
     settings |= {"seed": seed, "split_seed": split_seed}
     _refuse_no_test(test_fraction)
     out, path = Path(out), Path(source)
-    is_file = str(source) not in DATASETS and not is_given(path)
-    if not (mapped and is_file):
-        return _in_memory(source, out, settings, mapped, {"separator": separator, **columns})
+    is_named = str(source) in DATASETS
+    reading = {"separator": separator, **columns}
+    if mapped and not is_named and is_tables(path):
+        check_given(str(source), min_rating=min_rating, core=core or None, **reading)
+        return _given(path, out, settings, rows_at_once)
+    if not mapped or is_named or is_given(path):
+        return _in_memory(source, out, settings, mapped, reading)
     if not os.path.exists(path):  # noqa: PTH110  also False for a name that is too long
         raise not_found(str(source), "interactions")
     with prepared_folder(out) as fresh:
@@ -88,6 +93,23 @@ def _in_memory(
         return summary
     with prepared_folder(out) as fresh:
         write_mapped(dataset.split, fresh)
+        files.write_text(fresh / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def _given(path: Path, out: Path, settings: dict[str, Any], at_once: int) -> dict[str, Any]:
+    """A folder of tables, part by part; that no two parts share an interaction is checked at the end."""
+    refuse_changes(
+        {name: settings[name] for name in ("split", "test_fraction", "last_n", "split_seed")}, "the test part"
+    )
+    if (path / "valid.parquet").is_file():
+        refuse_changes({"valid_fraction": settings["valid_fraction"]}, "the validation part")
+    carving = {name: settings[name] for name in ("valid_fraction", "seed")}
+    with prepared_folder(out) as fresh:
+        sums, described, ids = stream_tables(path, fresh, **carving, row_bytes=ROW_BYTES, at_once=at_once)
+        seal(fresh, sums, *ids)
+        Split(**read_mapped(fresh), kind="given").check()
+        summary = {"source": str(path), **described, "notes": [], "settings": settings}
         files.write_text(fresh / SUMMARY, json.dumps(summary, indent=2) + "\n")
     return summary
 

@@ -40,9 +40,14 @@ class StoredRows:
         return len(self.columns["user"])
 
 
-def store_rows(table: OpenTable, folder: Path, at_once: int = ROWS) -> StoredRows:
-    """Read a source column by column; the same rows are refused, with the same words, as by ``table.table()``."""
-    columns, ids, n_rows = {}, {}, 0
+def store_rows(
+    table: OpenTable, folder: Path, at_once: int = ROWS, known_ids: dict[str, IdMap] | None = None
+) -> StoredRows:
+    """Read a source column by column; the same rows are refused, with the same words, as by ``table.table()``.
+
+    ``known_ids``: those of ``user`` and ``item``, where the source is a part of something; default: those in it.
+    """
+    columns, ids, n_rows = {}, dict(known_ids or {}), 0
     missing: list[DataError] = []
     wrong: list[DataError] = []
     for role, name in table.names.items():
@@ -61,7 +66,8 @@ def store_rows(table: OpenTable, folder: Path, at_once: int = ROWS) -> StoredRow
         except DataError as error:
             wrong.append(error)
             continue
-        known = ids[role] = IdMap.sorted_from(column)
+        known = ids[role] if role in ids else IdMap.sorted_from(column)
+        ids[role] = known
         chunks = (column[start : start + at_once] for start in range(0, n_rows, at_once))
         columns[role] = _store(folder / f"{role}.npy", (known.index(some) for some in chunks), _index_type(known))
     refuse_empty(n_rows, table.source)
