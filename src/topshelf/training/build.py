@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -273,5 +274,10 @@ def _with(component: Component, **settings: Any) -> Component:
     return Component.model_validate({"name": component.name, **component.settings, **plain})
 
 
-def _parameters(cls: type[Any]) -> set[str]:
-    return set(inspect.signature(cls.__init__).parameters)
+def _parameters(cls: type[Any]) -> frozenset[str]:
+    return _names(cls.__init__)
+
+
+@lru_cache(maxsize=512)
+def _names(init: Callable[..., None]) -> frozenset[str]:
+    return frozenset(inspect.signature(init).parameters)
