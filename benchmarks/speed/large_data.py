@@ -13,18 +13,20 @@ the largest can be measured on another day.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import MOVIELENS, Benchmark, Memory, apart, table
+from benchmarks.harness import MOVIELENS, Benchmark, Memory, apart, table, today
+from topshelf.files import write_text
 
 PER_USER, PER_ITEM = 20, 100
 SEED, BATCH, DIM, K = 0, 2048, 64, 20
+NAME = "benchmarks.speed.large_data"
 Row = dict[str, Any]
 
 
@@ -129,7 +131,7 @@ def shown(rows: list[Row]) -> str:
 
 
 def _facts(row: Row) -> str:
-    left = {"stage", "seconds", "peak_gib", "library_gib", "rows", "interactions"}
+    left = {"stage", "seconds", "peak_gib", "library_gib", "rows", "interactions", "date"}
     return ", ".join(f"{name} {_number(name, value)}" for name, value in row.items() if name not in left)
 
 
@@ -137,6 +139,31 @@ def _number(name: str, value: float) -> str:
     if name == "bytes":
         return f"{value / 1e6:,.0f} MB"
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+def figures(content: Row) -> str:
+    """The part of docs/large-data.md that the rows decide."""
+    rows = content["rows"]
+    growth = [(stage, *(f"{value:.2f}" for value in one.values())) for stage, one in exponents(rows).items()]
+    days = sorted({row["date"] for row in rows})
+    return "\n\n".join(
+        [
+            f"`python -m {NAME}`, {' and '.join(days)}, {content['environment']['cpus']} CPUs shared with "
+            "other work, so that seconds are upper bounds.",
+            shown(rows),
+            "Exponents over the sizes, of seconds and of memory above the library's own:",
+            table(("stage", "seconds", "memory"), growth),
+        ]
+    )
+
+
+MARKS = ("<!-- figures: benchmarks/speed/large_data.py writes them -->", "<!-- end of figures -->")
+
+
+def write_page(path: Path, content: Row) -> None:
+    """Put the figures between the marks of a page."""
+    before, rest = path.read_text(encoding="utf-8").split(MARKS[0])
+    write_text(path, f"{before}{MARKS[0]}\n\n{figures(content)}\n\n{MARKS[1]}{rest.split(MARKS[1])[1]}")
 
 
 def main() -> None:
@@ -147,31 +174,39 @@ def main() -> None:
     add("--steps", type=int, default=10, help="training steps of the epoch; default: 10")
     add("--sample", type=int, default=1000, help="users of validation and test; default: 1000")
     add("--lists", type=int, default=10_000, help="users with lists; default: 10000")
-    add("--stages", nargs="+", default=list(STAGES), metavar="STAGE", help="the first stages only; default: all")
+    add("--stages", nargs="+", default=list(STAGES), metavar="STAGE", help="default: all; each needs those before it")
     add("--folder", type=Path, help="where the files are made; default: a temporary folder")
+    add("--keep", action="store_true", help="leave the files there, for the stages of a later call")
+    add("--page", type=Path, help="also put the figures into this page (docs/large-data.md)")
     options = benchmark.parse()
     benchmark.check("--stages", options.stages, list(STAGES))
-    rows = [row for row in ([] if options.quick else benchmark.held()) if row["rows"] not in options.rows]
-    for size in options.rows:
-        with tempfile.TemporaryDirectory(dir=options.folder) as made:
-            folder = Path(made)
-            for stage in options.stages:
-                chosen = {"rows": size, "steps": options.steps, "sample": options.sample, "lists": options.lists}
-                row = {"rows": size, **apart(measure, stage, folder, chosen)}
-                print(shown([row]).splitlines()[-1], flush=True)
-                rows.append(row)
-                if stage == "ingest":
-                    shutil.rmtree(folder / "big")
+    if options.keep and options.folder is None:
+        benchmark.parser.error("--keep must have a --folder, got none")
+    made = [row for size in options.rows for row in stages_of(size, options)]
+    done = {(row["rows"], row["stage"]) for row in made}
+    older = [] if options.quick else benchmark.held()
+    rows = [*(row for row in older if (row["rows"], row["stage"]) not in done), *made]
     rows.sort(key=lambda row: (row["rows"], list(STAGES).index(row["stage"])))
-    growth = exponents(rows)
-    benchmark.write(rows=rows, exponents=growth)
-    print(
-        "",
-        shown(rows),
-        "",
-        table(("stage", "seconds", "memory"), [(s, *(f"{v:.2f}" for v in g.values())) for s, g in growth.items()]),
-        sep="\n",
-    )
+    benchmark.write(rows=rows, exponents=exponents(rows))
+    content = {**benchmark.facts(), "rows": rows}
+    print("", figures(content), sep="\n")
+    if options.page:
+        write_page(options.page, content)
+
+
+def stages_of(size: int, options: Any) -> Iterator[Row]:
+    """The stages of one size, each in a new process."""
+    chosen = {"rows": size, "steps": options.steps, "sample": options.sample, "lists": options.lists}
+    with ExitStack() as opened:
+        if options.keep:
+            folder = options.folder / str(size)
+            folder.mkdir(parents=True, exist_ok=True)
+        else:
+            folder = Path(opened.enter_context(tempfile.TemporaryDirectory(dir=options.folder)))
+        for stage in options.stages:
+            row = {"rows": size, "date": today(), **apart(measure, stage, folder, chosen)}
+            print(shown([row]).splitlines()[-1], flush=True)
+            yield row
 
 
 if __name__ == "__main__":
