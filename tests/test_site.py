@@ -23,7 +23,7 @@ CONFIG = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
 
 @pytest.fixture(scope="module")
 def site():
-    return module(ROOT / "docs" / "site.py")
+    return module(ROOT / "docs" / "build_site.py")
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def address(site):
-    subprocess.run([sys.executable, ROOT / "docs" / "site.py"], check=True, capture_output=True)
+    subprocess.run([sys.executable, ROOT / "docs" / "build_site.py"], check=True, capture_output=True)
     handler = functools.partial(Quiet, directory=ROOT / "site")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

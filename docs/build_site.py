@@ -1,4 +1,4 @@
-"""Build the site: python docs/site.py. ``make docs`` installs what it needs and calls it.
+"""Build the site: python docs/build_site.py. ``make docs`` installs what it needs and calls it.
 
 The pages are the Markdown that GitHub shows. They are copied to build/docs first, because a site has one folder: README
 and the other pages of the top folder move there, examples become pages, formulas become MathML, and links follow. Then
