@@ -56,7 +56,13 @@ def exp(x: Any) -> Any:
 
 @jit
 def exp_sums(
-    tile: Array, total: Array, half: Array | None, level: Array | None, count: Array | None, excess: Array | None
+    tile: Array,
+    total: Array,
+    half: Array | None,
+    level: Array | None,
+    count: Array | None,
+    excess: Array | None,
+    log_weight: Array | None,
 ) -> None:
     """Arguments that are None are compiled away, not skipped at run time."""
     for b in range(tile.shape[0]):
@@ -64,11 +70,13 @@ def exp_sums(
         edge = _ZERO if level is None else level[b]
         for j in range(row.shape[0]):
             x = row[j]
+            over = x - edge
+            if log_weight is not None:
+                x += log_weight[j]
             value = exp(_LOWEST if x < _LOWEST else x)  # NaN stays NaN
             value = _ZERO if x < _LOWEST else value
             row_sum += value
             if level is not None:
-                over = x - edge
                 n_above += _ONE if over > _ZERO else _ZERO
                 row_excess += max(over, _ZERO)
             if half is None:
@@ -331,6 +339,32 @@ def hide(tile: Array, starts: Array, stops: Array, indices: Array, first: int) -
 
 
 @jit
+def add_votes(
+    tile: Array,
+    starts: Array,
+    stops: Array,
+    indices: Array,
+    numbers: Array,
+    indptr: Array,
+    items: Array,
+    values: Array,
+    first: int,
+) -> None:
+    width = tile.shape[1]
+    for b in range(tile.shape[0]):
+        row = tile[b]
+        for p in range(starts[b], stops[b]):
+            number, begin, end = numbers[p], indptr[indices[p]], indptr[indices[p] + 1]
+            if first > 0:
+                begin += np.searchsorted(items[begin:end], first)
+            for q in range(begin, end):
+                place = items[q] - first
+                if place >= width:
+                    break
+                row[place] += number * values[q]
+
+
+@jit
 def count_above(scores: Array, starts: Array, stops: Array, indices: Array, above: Array, equal: Array) -> None:
     for b in range(scores.shape[0]):
         row = np.ascontiguousarray(scores[b])
@@ -355,3 +389,36 @@ def hits(lists: Array, flags: Array, starts: Array, stops: Array, indices: Array
             wanted = indices[p]
             for place in range(lists.shape[1]):
                 flags[b, place] = 1.0 if lists[b, place] == wanted else flags[b, place]
+
+
+@jit
+def shuffled_first(indptr: Array, first: int, share: Array, words: Array, is_first: Array, done: Array) -> None:
+    """Mark the first ``share[u]`` of each list u, from list ``first`` on, after Python's ``random.shuffle`` of it.
+
+    ``words`` are the numbers that the generator draws, 32 bits each. ``done (2,)`` receives the list that there were
+    too few words for, or the number of lists, and how many words the lists before it took.
+    """
+    n_lists, used = len(share), 0
+    positions = np.empty(0, dtype=np.int64)
+    for u in range(first, n_lists):
+        start, n = indptr[u], indptr[u + 1] - indptr[u]
+        if len(positions) < n:
+            positions = np.empty(2 * n, dtype=np.int64)
+        for i in range(n):
+            positions[i] = start + i
+        word = used
+        for i in range(n - 1, 0, -1):
+            drawn, bits = i + 1, 0
+            while (i + 1) >> bits:
+                bits += 1
+            while drawn > i:  # numbers of so many bits, until one is small enough
+                if word == len(words):
+                    done[0], done[1] = u, used
+                    return
+                drawn = np.int64(words[word]) >> (32 - bits)
+                word += 1
+            positions[i], positions[drawn] = positions[drawn], positions[i]
+        for i in range(share[u]):
+            is_first[positions[i]] = True
+        used = word
+    done[0], done[1] = n_lists, used

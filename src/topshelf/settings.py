@@ -68,6 +68,8 @@ class DataSettings(SourceSettings):
     """With split = "ratio": decides the test part. Runs that differ in seed alone share it."""
     noise: float = Field(0.0, ge=0)
     """False positives added to train, as a share of each user's positives."""
+    measured_users: int | None = Field(None, ge=1)
+    """Validate and test on so many users, drawn at random by split_seed; default: all."""
 
 
 class OpenSettings(Settings):
@@ -89,6 +91,8 @@ class NegativesSettings(OpenSettings):
     """Number of negatives that the partition is scaled to; default: paper_n for the catalogue, n for samples."""
     paper_n: int = Field(1000, ge=1)
     """The paper's N, the default of n and effective_n: 1000, and 200 as shipped for MovieLens-100K."""
+    prior: float = Field(0.0, ge=-2, le=2)
+    """Exponent of an item's weight as a negative, (training count + 1)^prior; below 0, popular items count less."""
 
 
 class ThresholdSettings(OpenSettings):
@@ -121,10 +125,14 @@ class TrainSettings(Settings):
     """With decay_every: what the learning rate is multiplied by."""
     clip_norm: float | None = Field(None, gt=0)
     """Scale gradients down to this norm, all parameters together; default: never."""
+    epoch_steps: int | None = Field(None, ge=1)
+    """End every epoch after so many steps; each epoch draws its batches anew. Default: all batches."""
     validate_every: int = Field(5, ge=1)
     """Epochs between two validations."""
     patience: int = Field(10, ge=0)
     """Stop after this many validations without a better NDCG@K; 0: never."""
+    race_epochs: int = Field(20, ge=1)
+    """Epochs of each value where a setting of the loss is "auto", chosen by a race on validation."""
     refit: bool | Literal["all"] = False
     """Train again for the chosen epochs: true, on train + validation; all, on every interaction, after the test."""
     checkpoint_seconds: float = Field(30.0, ge=0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from topshelf import terminal
-from topshelf.cli import completion, lists, show, source
+from topshelf.cli import completion, lists, pages, show, source
 from topshelf.cli.options import (
     Allow,
     AsJson,
@@ -19,6 +19,7 @@ from topshelf.cli.options import (
     RunOptions,
     RunPath,
     Titles,
+    WithReport,
     argument,
     expanded,
     numbers,
@@ -41,6 +42,7 @@ def train(
     out: Annotated[Path | None, option("Folder for the run.")] = None,
     resume: Annotated[Path | None, option("Continue the run in this folder.", tab=completion.runs)] = None,
     allow: Allow = None,  # noqa: ARG001
+    with_report: WithReport = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a recommender, evaluate it, and save the run in a folder.
@@ -70,12 +72,17 @@ def train(
     from topshelf import training
 
     if resume is not None:
-        show.run(training.resume(resume, quiet=quiet), resume)
+        _finish(training.resume(resume, quiet=quiet), resume, with_report)
         return
     chosen = options.config(config)
     if out is None:
         raise ConfigError("give --out FOLDER: where the run is kept")
-    show.run(training.fit(chosen, out=out, quiet=quiet), out)
+    _finish(training.fit(chosen, out=out, quiet=quiet), out, with_report)
+
+
+def _finish(fitted: Fitted, out: Path, with_report: bool | None) -> None:
+    show.run(fitted, out)
+    pages.of_run(out, fitted.seconds, with_report)
 
 
 def evaluate(
@@ -259,16 +266,17 @@ def demo(
     out: Annotated[Path, option("Folder for the runs and the report.")] = Path("runs/demo"),
     seed: Annotated[int, option("Random seed.")] = 0,
     offline: Annotated[bool, option("Use generated data; download nothing.", "--offline")] = False,
+    budget: Annotated[str, option("Time for topshelf auto on each dataset.")] = "20s",
 ) -> None:
-    """Compare four methods on MovieLens-100K.
+    """Compare methods on MovieLens-100K, and on Amazon Health if it is here or can be downloaded.
 
-    Trains popularity, EASE, softmax and SL@20; prints a table and one user's list, and writes an HTML report.
+    Simple models, softmax, SL@20 and a short topshelf auto: a table in the terminal, and a page with all of it.
 
     Example: topshelf demo --out runs/demo
     """
     from topshelf import demo as demonstration
 
-    demonstration.run(out, seed=seed, offline=offline)
+    demonstration.run(out, seed=seed, offline=offline, budget=budget)
 
 
 def _registered(what: str, rows: list[dict[str, Any]], name: str | None, task: str | None, as_json: bool) -> None:

@@ -60,7 +60,7 @@ class RunWatcher:
         if self.folder is not None:
             lines = "".join(self._line(record) for record in progress.history)
             files.write_text(self.folder.log, self.extra.get("log", "") + lines)
-            if progress.epoch == progress.step == 0:
+            if progress.epoch == progress.step == 0 or not self.folder.checkpoint.exists():
                 self.save(trainer)
 
     def on_step(self, trainer: Trainer) -> None:
@@ -97,8 +97,7 @@ class RunWatcher:
         return json.dumps(self._named(record)) + "\n"
 
     def _named(self, record: dict[str, Any]) -> dict[str, Any]:
-        named = {self.metric if key == "valid" else key: value for key, value in record.items()}
-        return {"phase": self.phase, **named}
+        return named_record(record, self.phase, self.metric)
 
     def _shown(self, trainer: Trainer, record: dict[str, Any] | None) -> str:
         progress = trainer.progress
@@ -108,6 +107,11 @@ class RunWatcher:
         if progress.best_epoch:
             parts.append(f"{self.metric} {progress.best_score:.4f} at {progress.best_epoch}")
         return "  ".join(parts)
+
+
+def named_record(record: dict[str, Any], phase: str, metric: str) -> dict[str, Any]:
+    """An epoch as the log and the callbacks have it."""
+    return {"phase": phase, **{metric if key == "valid" else key: value for key, value in record.items()}}
 
 
 @contextmanager
