@@ -192,10 +192,16 @@ def lists_of_others() -> dict[str, object]:
     return {}
 
 
+def as_parquet() -> dict[str, object]:
+    pl.read_csv("clicks.csv").write_parquet("clicks.parquet")
+    return {}
+
+
 PREPARED = {
     "README.md": tensors,
     "docs/data.md": a_user,
     "docs/evaluation.md": scored,
+    "docs/large-data.md": as_parquet,
     "docs/losses/calling.md": loop,
     "docs/migration.md": lists_of_others,
 }
