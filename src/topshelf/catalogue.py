@@ -198,8 +198,8 @@ class CatalogueBlocks:
         self.wants_half, self.half_width = half, half_width
         self._buffers: dict[str, Tensor] = {}
 
-    def begin(self, queries: Tensor, items: Tensor, tau: float) -> list[tuple[int, int]]:
-        """Take the tables of a step; returns the blocks, as (start, stop) of the queries."""
+    def begin(self, queries: Tensor, items: Tensor, tau: float, *, n_blocks: int = 1) -> list[tuple[int, int]]:
+        """Take the tables of a step; returns the blocks, as (start, stop) of the queries; ``n_blocks`` or more."""
         self.tau = positive("tau", tau)
         self.n_items, dim = items.shape
         dtype = torch.promote_types(items.dtype, torch.float32)
@@ -213,7 +213,7 @@ class CatalogueBlocks:
         self.tiles = [(first, min(width, stride - first)) for first in range(0, stride, width)]
         row = stride * 2 + width * items.element_size() if self.half else stride * items.element_size()
         n = queries.size(0)
-        n_blocks = max(1, -(-n // max(1, self.budget // row)))
+        n_blocks = max(n_blocks, -(-n // max(1, self.budget // row)))
         rows = -(-n // n_blocks)  # blocks of one size
         self.kept = self._buffer("kept", (rows * stride,), items, half=self.half)
         if self.half:
@@ -269,6 +269,7 @@ class CatalogueBlocks:
         if chosen is not None:
             owner, place, logits = owner[chosen], place[chosen], logits[chosen]
         self._block = (start, stop, owner, place, total)
+        self.best = None if best is None else best[0] * self.tau  # (B, k), for those who have other items
         partition = total.log() if shift is None else total.log() + shift
         return Block(
             logits * self.tau,
