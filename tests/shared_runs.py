@@ -11,21 +11,33 @@ import socket
 import subprocess
 import sys
 import warnings
+from functools import cache
 from pathlib import Path
 
 import torch
 
+from topshelf.callbacks import Callbacks
+from topshelf.catalogue import Workspace
 from topshelf.config import make_config, merged
 from topshelf.data import generate, make_split
 from topshelf.data.datasets import Dataset
 from topshelf.errors import TopshelfError, TopshelfWarning
-from topshelf.training import fit, resume
+from topshelf.losses import SLatK
+from topshelf.models.slices import ItemSlice
+from topshelf.negatives import Catalogue
+from topshelf.queries import Batch, Encoded
+from topshelf.ragged import Ragged
+from topshelf.training import fit, resume, run
+from topshelf.training.build import resolve
+from topshelf.training.heads import PartitionHead
+from topshelf.training.shared_heads import SlicedPartition, _Mine
+from topshelf.training.shares import Share
 from topshelf.world import current, joined
 
 SMALL = {
     "k": 5,
     "model": {"dim": 16},
-    "train": {"epochs": 4, "batch_size": 32, "validate_every": 2, "checkpoint_seconds": 0.0},
+    "train": {"epochs": 2, "batch_size": 32, "validate_every": 1, "checkpoint_seconds": 0.0},
     "evaluate": {"auc": False},
 }
 SHARDED = {"train": {"shard_items": True}}
@@ -84,16 +96,7 @@ REFUSED = {
 }
 
 
-class Kept:
-    """The records of a run's epochs."""
-
-    def __init__(self):
-        self.records = []
-
-    def on_epoch_end(self, record):
-        self.records.append(record)
-
-
+@cache
 def dataset(n_users=150):
     return Dataset("generated", make_split(generate(n_users, 61, interactions_per_user=8, seed=3), seed=0))
 
@@ -105,13 +108,14 @@ def config_of(case, *more):
     return make_config(values)
 
 
-def train(case, *more, out=None):
-    """The records of the epochs, and the weights that the run ends with."""
-    kept = Kept()
+def train(case, *more):
+    """The records of the epochs, and the weights that the run ends with; nothing is measured on the test part."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TopshelfWarning)
-        fitted = fit(config_of(case, *more), dataset(), callbacks=[kept], out=out)
-    return {"records": kept.records, "weights": dict(fitted.model.state_dict()), "valid": fitted.valid_score}
+        phases = run._phases(resolve(config_of(case, *more)), dataset(), True, Callbacks())
+        outcome = phases.run(None, None)
+    history = [{k: v for k, v in one.items() if k != "seconds"} for one in phases._first_trainer.progress.history]
+    return {"records": history, "weights": dict(outcome.model.state_dict())}
 
 
 def refusal(function):
@@ -153,14 +157,35 @@ def default(folder):
     found = {name: train(case) for name, case in {**CASES, **REPLICATED}.items()}
     found |= {f"{name}, sliced": train(case, SHARDED) for name, case in CASES.items()}
     found["refused"] = {name: refusal(lambda case=case: train(case)) for name, case in REFUSED.items()}
-    found["seed"] = refusal(lambda: train({"seed": current().rank}))
+    found["seed"] = refusal(lambda: fit(config_of({"seed": current().rank}), dataset()))
     found["data"] = refusal(lambda: fit(config_of({}), dataset(150 - current().rank)))
+    found["partition"] = {"slices": sliced_head()}
     found["sent"] = {name: sent(more) for name, more in (("all items", {}), ("sliced", SHARDED))}
     for name, more in (("all items", {}), ("sliced", SHARDED)):
         whole, stopped = folder / f"whole {name}", folder / f"stopped {name}"
-        train(CASES["slatk"], more, out=whole)
+        fit(config_of(CASES["slatk"], more), dataset(), out=whole)
         found[f"stopped {name}"] = refusal(lambda more=more, out=stopped: stop_and_go_on(more, out))
     return found
+
+
+def sliced_head():
+    """Log-partitions, positive scores and thresholds of a block over slices, and of all items in one process."""
+    generator, world = torch.Generator().manual_seed(1), current()
+    queries, items = torch.randn(7, 4, generator=generator), torch.randn(11, 4, generator=generator) * 20
+    lists = [[0, 3, 10], [5], [1, 2, 4], [6, 7], [0, 10], [9], list(range(11))]
+    positives = Ragged(
+        torch.tensor([0, *map(len, lists)]).cumsum(0), torch.tensor([item for own in lists for item in own])
+    )
+    batch = Batch(torch.arange(7), positives.owner(), positives.indices, positives, True, positives.indptr[:-1])
+    loss, held = SLatK(7, 3, tau=0.5), ItemSlice.of(11, world)
+    head = SlicedPartition(
+        PartitionHead(loss, Catalogue(), None, Workspace()), Share(batch.query, positives, world), held
+    )
+    spans = head._begin(Encoded(queries, held.rows(items)))
+    mine = _Mine.of(batch, held)
+    local = head.blocks.forward(0, 7, mine.lists, mine.chosen, k=3)
+    merged = head._merged(local, batch, mine)
+    return {"tables": (queries, items, lists), "spans": spans, "block": vars(merged)}
 
 
 def sent(more):
@@ -200,19 +225,19 @@ def stop_and_go_on(more, out):
 
     before, phases.stop_on_signals = phases.stop_on_signals, after_some_steps
     try:
-        train(CASES["slatk"], more, out=out)
+        fit(config_of(CASES["slatk"], more), dataset(), out=out)
     finally:
         phases.stop_on_signals = before
         current().barrier()
         resume(out)
 
 
-def more(folder):  # noqa: ARG001
+def more(folder):
     found = {name: train(case) for name, case in {**MORE, **MORE_REPLICATED}.items()}
     return found | {f"{name}, sliced": train(case, SHARDED) for name, case in MORE.items()}
 
 
-def four(folder):  # noqa: ARG001
+def four(folder):
     found = {name: train(CASES[name]) for name in ("slatk", "bpr")}
     return found | {f"{name}, sliced": train(CASES[name], SHARDED) for name in ("slatk", "bpr", "lightgcn")}
 
@@ -222,6 +247,10 @@ def main(folder, what, timeout):
         found = {"default": default, "more": more, "four": four}[what](folder)
         torch.save(found, folder / f"{world.rank}.pt")
         world.barrier()
+        if what == "default" and world.rank == 0:  # the other process ends here
+            found["lost"] = refusal(lambda: [world.barrier() for _ in range(1000)])
+            torch.save(found, folder / "0.pt")
+            os._exit(0)
     # When the interpreter ends, gloo's threads abort now and then, without topshelf too (torch 2.13).
     os._exit(0)
 

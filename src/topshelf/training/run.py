@@ -29,7 +29,7 @@ from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
 from topshelf.training.phases import Outcome, Phases
 from topshelf.training.tasks import Part, Task, check_device, task_class
-from topshelf.world import current, launch_name, n_restarts
+from topshelf.world import current, is_launched, launch_name, n_restarts
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,22 @@ def fit(
         return _finish(phases, dataset, None, None)
     with RunFolder.create(out, config, _saving(config, dataset)) as folder:
         return _finish(phases, dataset, folder, None)
+
+
+def check_start(config: BaseConfig | None, out: str | Path) -> None:
+    """Refuse a run that several processes would refuse at once: a new one of ``config``, or the one in ``out``."""
+    if config is None:
+        RunFolder.open(out)
+        return
+    resolve(config)
+    RunFolder(out).check_new()
+
+
+def device_of(config: BaseConfig | None, out: str | Path | None) -> str:
+    """The device of a new run, or of the one in ``out``."""
+    if config is None and out is not None and is_launched():
+        config = RunFolder.open(out).load_config()
+    return "cpu" if config is None else config.train.device
 
 
 def _loaded(config: BaseConfig, quiet: bool) -> Any:
