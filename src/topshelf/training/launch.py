@@ -52,11 +52,11 @@ def launch(n_processes: int, arguments: Sequence[str], *, restarts: int = 3) -> 
         except ChildFailedError as error:
             if (refused := first_refusal(folder)) is not None:
                 return refused
-            _, failure = error.get_first_failure()
+            rank, failure = error.get_first_failure()
             raise TrainingError(
                 f"{n_processes} processes ended {restarts + 1} times before the run was finished; the last time "
-                f"process {failure.global_rank or failure.local_rank} did, with exit code {failure.exitcode}. The last "
-                "checkpoint is kept; continue with topshelf train --resume"
+                f"process {rank} did, with exit code {failure.exitcode}. The last checkpoint is kept; continue with "
+                "topshelf train --resume"
             ) from None
         finally:
             del os.environ[REFUSALS]
