@@ -190,8 +190,9 @@ def joined(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[World]:
         place = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(place)
     wait = timedelta(seconds=positive("timeout", timeout))
+    backend = "nccl" if place.startswith("cuda") else "gloo"
     try:
-        dist.init_process_group("nccl" if place.startswith("cuda") else "gloo", timeout=wait)
+        dist.init_process_group(backend, timeout=wait, **_meeting_place(wait))
     except (RuntimeError, ValueError) as error:
         raise WorldError(f"the processes did not find each other within {timeout:g} s: {error}") from None
     world = World(dist.get_rank(), dist.get_world_size(), place)
@@ -201,6 +202,21 @@ def joined(timeout: float = TIMEOUT, device: str = "cpu") -> Iterator[World]:
     finally:
         _worlds.pop()
         dist.destroy_process_group()
+
+
+def _meeting_place(wait: timedelta) -> dict[str, Any]:
+    """Where the processes find each other.
+
+    torchrun's agent keeps one store for all its attempts (torch 2.13), and gloo would find the addresses of processes
+    that have ended: every attempt has its own names in it.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return {}
+    from torch.distributed import PrefixStore, TCPStore
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), size, is_master=False, timeout=wait)
+    return {"store": PrefixStore(f"topshelf/attempt {n_restarts()}", store), "rank": rank, "world_size": size}
 
 
 def launch_name() -> str | None:

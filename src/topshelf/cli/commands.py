@@ -74,20 +74,20 @@ def train(
         raise ConfigError("--resume continues a run as it was configured; leave the other options out")
     if resume is None and config is None and options.data is None:
         raise ConfigError("give --data PATH|NAME or a TOML file; see topshelf train --help")
-    if resume is None and out is None:
+    if (kept := resume or out) is None:
         raise ConfigError("give --out FOLDER: where the run is kept")
     from topshelf import training
     from topshelf.world import joined
 
     chosen = None if resume is not None else options.config(config)
     if processes is not None:
-        training.check_start(chosen, resume or out)
+        training.check_start(chosen, kept)
         workers.start(processes, restarts)
         return
-    with joined(timeout, training.device_of(chosen, resume)) as world:
-        fitted = training.resume(resume, quiet=quiet) if resume else training.fit(chosen, out=out, quiet=quiet)
+    with joined(timeout, training.device_of(chosen, kept)) as world:
+        fitted = training.resume(kept, quiet=quiet) if chosen is None else training.fit(chosen, out=kept, quiet=quiet)
         if world.is_main:
-            show.run(fitted, resume or out)
+            show.run(fitted, kept)
 
 
 def evaluate(
