@@ -1,4 +1,4 @@
-# Start with `make demo` or `make test`. Both create .venv if it is missing.
+# Start with `make demo` or `make test`. Every target creates .venv if it is missing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,13 +6,16 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Threads that wait by spinning starve each other on a busy machine. The topshelf command sets this itself.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test check format clean
+.PHONY: demo test docs check format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/topshelf demo --out runs/demo
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+docs: $(VENV)/.docs
+	$(BIN)/python docs/site.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests benchmarks examples
@@ -25,7 +28,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix src tests benchmarks examples
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -36,4 +39,8 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
-	touch $@ $(VENV)/.demo
+	touch $@ $(VENV)/.demo $(VENV)/.docs
+
+$(VENV)/.docs: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[docs]'
+	touch $@

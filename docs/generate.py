@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -23,6 +24,9 @@ from topshelf.training.build import REGISTRIES, resolve
 from topshelf.training.thresholding import ESTIMATORS
 
 DOCS = Path(__file__).parent
+sys.path.append(str(DOCS))  # a test loads this file from elsewhere
+from api import api_page  # noqa: E402
+
 # What the sections of every task have: they differ in what a task adds or changes.
 COMMON: dict[str, type[Settings]] = {"": BaseConfig, "train": TrainSettings, "evaluate": CutoffSettings}
 # Where the entries of each task's models and losses are; a model of an earlier task is in that one's page.
@@ -101,6 +105,7 @@ def pages() -> dict[Path, str]:
         DOCS / "models" / "reference.md": models_page(),
         DOCS / "models" / "README.md": with_table(DOCS / "models" / "README.md", models_table()),
         **{DOCS / f"{task}-reference.md": task_page(task) for task in TITLES},
+        DOCS / "api.md": api_page(markdown),
     }
 
 

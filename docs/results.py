@@ -1,6 +1,7 @@
 """Write the committed results: a folder per plan that has finished cells, the index, and the tables of other pages.
 
-python docs/results.py BENCH      reports of the plans in a bench folder, then all below
+python docs/results.py BENCH      reports of the plans in a bench folder; its finished cells into benchmarks/bench; then
+                                  all below
 python docs/results.py            the index, every page again from its report.json, and the tables between marks
 
 A mark is ``<!-- results: PLAN; option = value, value; ... -->``; what is between it and ``<!-- end of results -->`` is
@@ -21,16 +22,19 @@ from statistics import fmean
 from typing import NamedTuple
 
 from topshelf.bench import Report, of_plan, read_plan, read_report
+from topshelf.bench.cells import cells
 from topshelf.bench.folder import BenchFolder
-from topshelf.bench.plan import shipped_plans
+from topshelf.bench.plan import metrics_of, shipped_plans
 from topshelf.bench.results import Place, Results
 from topshelf.bench.summary import scores
 from topshelf.bench.tables import NOT_RUN, Grid, Scores, epoch_seconds, markdown, metric_name, shown, table_lines
+from topshelf.bench.worker import ACTIVITY
 from topshelf.data.interaction_datasets import DATASETS
 from topshelf.files import write_text
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS / "results"
+KEPT = DOCS.parent / "benchmarks" / "bench"
 END = "<!-- end of results -->"
 MARK = re.compile(rf"(?P<mark><!-- results: (?P<words>[^>]+?) -->\n).*?(?P<end>{END})", re.DOTALL)
 # What ``also`` may name, and the head of its column.
@@ -258,7 +262,27 @@ def _fact(results: Results, place: Place, name: str) -> str:
     return f"{fmean(known):{form}}" if known else ""
 
 
-def write(bench: Path) -> None:
+def keep(bench: Path, kept: Path = KEPT) -> int:
+    """Copy finished cells of shipped plans into the committed bench; a number says how many are new.
+
+    Of the metrics per user only those that a plan reports are kept: the rest would be most of the repository.
+    """
+    reported: dict[str, set[str]] = {}
+    for name in shipped_plans():
+        plan = read_plan(name)[1]
+        for cell in cells(plan):
+            reported.setdefault(cell.key, set()).update(metrics_of(plan, cell.case))
+    source, target = BenchFolder.open(bench), BenchFolder(kept).make()
+    there = target.results()
+    new = [key for key, result in source.results().items() if key in reported and there.get(key) != result]
+    for key in new:
+        users = source.per_user(key)
+        names = [name for name in users.columns if name == ACTIVITY or name.partition("/")[2] in reported[key]]
+        target.copy(source, key, users.select(names))
+    return len(new)
+
+
+def write_reports(bench: Path) -> None:
     """Reports of all shipped plans of which a tenth or more is finished in a bench, unless more cells are kept here."""
     ledger = BenchFolder.open(bench)
     for name in shipped_plans():
@@ -272,7 +296,8 @@ def write(bench: Path) -> None:
 
 def main() -> None:
     if len(sys.argv) > 1:
-        write(Path(sys.argv[1]))
+        write_reports(Path(sys.argv[1]))
+        keep(Path(sys.argv[1]))
     for folder in pages():
         write_text(folder / "report.md", page(folder))
     write_text(RESULTS / "README.md", index())

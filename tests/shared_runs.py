@@ -48,6 +48,7 @@ CASES = {
     "slatk, pairs": {"loss": {"name": "slatk"}, "threshold": {"every": 1}, "train": {"order": "pair"}},
     "slatk, incremental": {"loss": {"name": "slatk"}, "threshold": {"estimator": "incremental"}},
     "slatk, in small blocks": {"loss": {"name": "slatk"}, "train": {"batch_size": 120, "workspace_mib": 1}},
+    "slatk, prior": {"loss": {"name": "slatk"}, "negatives": {"prior": 0.5}},
     "bpr": {"loss": {"name": "bpr"}},
     "bpr, pairs": {"loss": {"name": "bpr"}, "train": {"order": "pair"}},
     "softmax, drawn": {"loss": {"name": "softmax"}, "negatives": {"kind": "in_batch"}},

@@ -44,7 +44,7 @@ def generate():
 
 
 GENERATED = ["settings", "losses/reference", "models/reference", "models/README"]
-GENERATED += ["ranking-reference", "sequences-reference", "links-reference"]
+GENERATED += ["ranking-reference", "sequences-reference", "links-reference", "api"]
 
 
 @pytest.mark.parametrize("name", GENERATED)

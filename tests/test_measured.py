@@ -70,8 +70,8 @@ def test_the_cost_of_evaluation_is_the_committed_result():
             assert f"| {row['data']} | {label} | {row['seconds'][label]:.3f} | {over:.2f}x |" in page
 
 
-def test_the_readmes_speed_is_the_committed_result():
-    page = " ".join((ROOT / "README.md").read_text().split())
+def test_the_speed_of_where_we_stand_is_the_committed_result():
+    page = " ".join((ROOT / "docs" / "where-we-stand.md").read_text().split())
     training = result_of("training")
     for row in training["results"]:
         assert f"{row['speedup']['SL@20, exact catalogue']:,.0f}x" in page
@@ -95,7 +95,7 @@ def test_the_evenness_of_losses_is_the_committed_result():
     assert result["date"] in page
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/models/measured.md"])
+@pytest.mark.parametrize("page", ["docs/where-we-stand.md", "docs/models/measured.md"])
 def test_the_best_lists_are_the_committed_results(page):
     text, result = (ROOT / page).read_text(), result_of("blends")
     assert blends.table(blends.measured(blends.BEST), result["rows"]) in text

@@ -83,7 +83,9 @@ def test_a_reader_that_has_enough_is_no_error():
     assert process.wait(timeout=120) == 1
 
 
-@pytest.mark.parametrize("module", ["numpy", "torch.nn", "polars"])
+@pytest.mark.parametrize(
+    "module", ["torch.nn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("numpy", "polars"))]
+)
 def test_ctrl_c_while_it_starts_is_no_traceback(module):
     command = [sys.executable, "-X", "importtime", "-m", "topshelf", "evaluate", "nowhere"]
     process = subprocess.Popen(

@@ -150,16 +150,31 @@ def some(search: WeightSearch, parts: Sequence[int], users: Tensor) -> WeightSea
     return smaller
 
 
-def table(best: Sequence[Row], blends: Sequence[Row]) -> str:
-    """One row per dataset: the classic that *test* puts first, the trained model that validation chooses, the blend."""
-    lines = []
+def compared(best: Sequence[Row], blends: Sequence[Row]) -> list[Row]:
+    """Per dataset: the classic that *test* puts first, the trained model that validation chooses, the blend."""
+    rows = []
     for row in sorted(blends, key=lambda row: DATA.index(row["data"])):
         own = [other for other in best if other["data"] == row["data"]]
         classic = max((other for other in own if other["is_classic"]), key=lambda other: other["standard"])
         trained = max((other for other in own if not other["is_classic"]), key=lambda other: other["valid"])
-        names = [f"{other['standard']:.4f} ({other['method']})" for other in (classic, trained)]
-        score = statistics.mean(run["standard"] for run in row["runs"])
-        lines.append([row["data"], *names, f"{score:.4f}", f"{score / classic['standard'] - 1:+.1%}"])
+        rows.append(
+            {
+                "data": row["data"],
+                "classic": classic["standard"],
+                "trained": trained["standard"],
+                "blend": statistics.mean(run["standard"] for run in row["runs"]),
+                "names": (classic["method"], trained["method"]),
+            }
+        )
+    return rows
+
+
+def table(best: Sequence[Row], blends: Sequence[Row]) -> str:
+    """One row per dataset, with the gain of the blend."""
+    lines = []
+    for row in compared(best, blends):
+        names = [f"{row[kind]:.4f} ({name})" for kind, name in zip(("classic", "trained"), row["names"], strict=True)]
+        lines.append([row["data"], *names, f"{row['blend']:.4f}", f"{row['blend'] / row['classic'] - 1:+.1%}"])
     trained_head = "the trained model that validation chooses"
     return table_of(("data", "the best classic", trained_head, "the blend", "over the best classic"), lines)
 

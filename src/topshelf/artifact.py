@@ -21,6 +21,7 @@ from topshelf.config import CatalogueConfig, SequenceConfig, class_names, of_tas
 from topshelf.data import IdMap, Split, through_refit
 from topshelf.data.ids import UNKNOWN
 from topshelf.errors import CheckpointError, DataError, at_least, whole
+from topshelf.item_table import ItemTable, ItemVectors, rows_of
 from topshelf.models import Model
 from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
@@ -159,7 +160,7 @@ class Artifact:
         return self._load_events()
 
     @cached_property
-    def vectors(self) -> Tensor:
+    def vectors(self) -> ItemVectors:
         """Vectors of all items, (I, d), on the CPU."""
         if "items" in self._stored:
             return self._stored["items"]
@@ -243,24 +244,25 @@ class Artifact:
             exclude.check(n_items, "exclude", n_lists=len(queries))
 
     @cached_property
-    def _unit(self) -> Tensor:
-        return F.normalize(self.vectors, dim=1)
+    def _unit(self) -> ItemVectors:
+        vectors = self.vectors
+        return vectors.unit() if isinstance(vectors, ItemTable) else F.normalize(vectors, dim=1)
 
-    def _unit_blocks(self) -> list[tuple[int, Tensor]] | Any:
+    def _unit_blocks(self) -> list[tuple[int, ItemVectors]] | Any:
         """Blocks of unit item vectors, each with its first item; cached if they all fit one block."""
         vectors = self.vectors
         width = max(1, _UNIT_BLOCK // (4 * vectors.size(1)))
-        if width >= vectors.size(0):
+        if width >= vectors.size(0) or isinstance(vectors, ItemTable):
             return [(0, self._unit)]
         starts = range(0, vectors.size(0), width)
         return ((start, F.normalize(vectors[start : start + width], dim=1)) for start in starts)
 
     def _best(
-        self, queries: QueryVectors, items: Tensor, k: int, exclude: Ragged | None, allowed: Tensor | None
+        self, queries: QueryVectors, items: ItemVectors, k: int, exclude: Ragged | None, allowed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         if allowed is None:
             return top_k(queries, items, k, exclude=exclude)
-        scores, places = top_k(queries, items[allowed], k, exclude=exclude)
+        scores, places = top_k(queries, rows_of(items, allowed), k, exclude=exclude)
         return scores, torch.where(places < 0, places, allowed[places.clamp(min=0)])
 
     def _is_known(self, queries: QuerySet) -> Tensor:

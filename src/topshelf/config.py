@@ -6,7 +6,8 @@ import inspect
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -253,7 +254,7 @@ def complete(section: str, cls: type[Any], settings: Mapping[str, Any], given: I
 
     ``given`` names the constructor arguments that the user cannot set.
     """
-    schema = _schema(cls, given)
+    schema = _schema(cls, cls.__init__, tuple(given))
     try:
         values = schema.model_validate(dict(settings)).model_dump()
     except pydantic.ValidationError as error:
@@ -273,12 +274,13 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def _schema(cls: type[Any], given: Iterable[str]) -> type[BaseModel]:
+@lru_cache(maxsize=512)  # a search asks for the same few thousands of times, and one takes milliseconds
+def _schema(cls: type[Any], init: Callable[..., None], given: tuple[str, ...]) -> type[BaseModel]:
     """The settings of a class, as its constructor has them."""
     fields: dict[str, Any] = {}
     try:
-        hints = get_type_hints(cls.__init__)
-        for parameter in list(inspect.signature(cls.__init__).parameters.values())[1:]:
+        hints = get_type_hints(init)
+        for parameter in list(inspect.signature(init).parameters.values())[1:]:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name in given:
                 continue
             default = ... if parameter.default is inspect.Parameter.empty else parameter.default

@@ -24,6 +24,7 @@ from topshelf import kernels
 from topshelf.data import Interactions
 from topshelf.errors import ConfigError, DataError, at_least, one_of
 from topshelf.evalset import EMPTY, NEXT_ITEM, OWN_PROTOCOL, PROTOCOLS, EvalSet, ItemLists, list_set, protocol_set
+from topshelf.item_table import ItemTable, ItemVectors
 from topshelf.measurement import BLOCK, in_blocks, measure, ranked_places
 from topshelf.metrics import GAINS, METRICS, catalogue_coverage, ndcg_at_k, popularity_lift
 from topshelf.ragged import Ragged
@@ -148,7 +149,7 @@ def check_json(evaluation: Any) -> None:
 
 def evaluate(
     queries: QueryVectors | np.ndarray,
-    items: Tensor | np.ndarray,
+    items: ItemVectors | np.ndarray,
     relevant: ItemLists,
     *,
     train: ItemLists,
@@ -177,7 +178,7 @@ def evaluate(
 
 def evaluate_set(
     queries: QueryVectors | np.ndarray,
-    items: Tensor | np.ndarray,
+    items: ItemVectors | np.ndarray,
     evalset: EvalSet,
     cutoffs: Sequence[int] = CUTOFFS,
     *,
@@ -235,7 +236,7 @@ def evaluate_lists(
 
 
 def ndcg(
-    queries: QueryVectors, items: Tensor, relevant: Ragged, exclude: Ragged | None, k: int, world: World = ALONE
+    queries: QueryVectors, items: ItemVectors, relevant: Ragged, exclude: Ragged | None, k: int, world: World = ALONE
 ) -> float:
     """Mean NDCG@k over the queries with something to find, and nothing else: for validation while training.
 
@@ -326,7 +327,7 @@ def _vectors(name: str, given: Any) -> Any:
             raise DataError(f"{name} must be numbers, got an array of {given.dtype}")
         given = torch.from_numpy(np.require(given, requirements=["C", "W"]))
         given = given if given.is_floating_point() else given.float()
-    if name == "items" and not isinstance(given, Tensor):
+    if name == "items" and not isinstance(given, Tensor | ItemTable):
         raise DataError(f"items must be a tensor or an array (I, d), got {type(given).__name__}")
     if not hasattr(given, "__len__") or not hasattr(given, "__getitem__") or isinstance(given, list | tuple):
         raise DataError(f"{name} must be a tensor or an array (U, d), got {type(given).__name__}")

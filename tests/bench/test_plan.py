@@ -211,7 +211,7 @@ def test_every_shipped_plan_parses_and_its_settings_are_settings(name):
     assert found == name
     some = cells(narrowed(plan, seeds=[0]))
     assert len(some) == len(list(cases(plan)))
-    for choice in ("published", "shipped"):
+    for choice in {"published", "shipped"} - {plan.choose}:
         assert len(cells(narrowed(plan, seeds=[0], choose=choice))) == len(some)
 
 

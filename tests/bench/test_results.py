@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from benches import measured, place, results_of
+from benches import PLAN, measured, place, plan_of, results_of, work_here, write_clicks
 from topshelf.bench import Report, read_plan, read_report
+from topshelf.bench.folder import BenchFolder
 from topshelf.bench.results import Place
 from topshelf.bench.summary import scores
+from topshelf.bench.worker import ACTIVITY
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPEC = importlib.util.spec_from_file_location("docs_results", DOCS / "results.py")
@@ -48,12 +50,34 @@ def test_the_readme_and_the_measured_pages_have_tables_of_results():
     names = {page.relative_to(DOCS.parent).as_posix() for page in results.marked_pages()}
     wanted = {
         "README.md",
+        "docs/where-we-stand.md",
         "docs/speed.md",
         "docs/losses/slatk.md",
         "docs/losses/measured.md",
         "docs/models/measured.md",
     }
     assert wanted <= names
+
+
+def test_finished_cells_of_shipped_plans_are_kept_with_the_metrics_that_they_report(tmp_path, monkeypatch):
+    plan = plan_of(PLAN, write_clicks(tmp_path / "clicks.csv"))
+    work_here(plan, tmp_path / "bench")
+    monkeypatch.setattr(results, "shipped_plans", lambda: {"small": None})
+    monkeypatch.setattr(results, "read_plan", lambda name: (name, plan))
+    assert results.keep(tmp_path / "bench", tmp_path / "kept") == 4
+    assert results.keep(tmp_path / "bench", tmp_path / "kept") == 0
+    whole, kept = BenchFolder(tmp_path / "bench"), BenchFolder(tmp_path / "kept")
+    assert kept.results() == whole.results()
+    for key in kept.results():
+        names = kept.per_user(key).columns
+        assert names == ["standard/ndcg@5", "standard/recall@5", ACTIVITY]
+        assert kept.per_user(key).equals(whole.per_user(key).select(names), null_equal=True)
+
+
+def test_the_committed_cells_are_whole():
+    kept = BenchFolder.open(results.KEPT)
+    for key in kept.results():
+        assert kept.per_user(key).height
 
 
 def test_a_table_has_a_row_per_place_with_what_was_published(tmp_path):
@@ -128,9 +152,9 @@ def test_a_table_of_what_was_not_run_says_so_and_a_wrong_mark_is_refused(tmp_pat
             results.filled(page)
 
 
-def test_what_the_readme_says_of_quick_is_what_its_tests_say():
+def test_what_is_said_of_quick_is_what_its_tests_say():
     kept = read_report(results.RESULTS / "quick")
-    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    text = (DOCS / "where-we-stand.md").read_text(encoding="utf-8")
     (gain,) = [
         one
         for one in kept.comparisons

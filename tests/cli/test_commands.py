@@ -141,6 +141,7 @@ def test_a_csv_becomes_a_run_with_its_numbers(folder):
         "run.json",
         "config.toml",
         "environment.json",
+        "race.json",
         "log.jsonl",
         "metrics.json",
         "model.safetensors",

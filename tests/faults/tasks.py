@@ -32,7 +32,7 @@ from topshelf.training import phases as phases_module
 SQUARE = "transposed"  # the weights of the GCN are square: sound ones
 TASKS = ("ranking", "sequences", "links")
 KINDS = tuple(f"{task}{state}" for task in TASKS for state in ("", "-begun"))
-SHARE = 10  # one of so many cases is judged by default
+SHARE = 20  # one of so many cases is judged by default
 N_ITEMS, N_NODES = 12, 48
 DATA = {"ranking": "documents.json", "sequences": "sequences.safetensors", "links": "links.safetensors"}
 IDS = {"ranking": (), "sequences": ("users.parquet", "items.parquet"), "links": ("nodes.parquet",)}

@@ -179,7 +179,12 @@ def test_a_run_on_a_read_only_disk_is_evaluated_and_not_resumed(driver, tmp_path
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 @pytest.mark.parametrize(
-    "arguments", [pytest.param(["models"], marks=pytest.mark.slow), ["losses", "--json"], ["--version"], ["--help"]]
+    "arguments",
+    [
+        *(pytest.param(words, marks=pytest.mark.slow) for words in (["models"], ["losses", "--json"])),
+        ["--version"],
+        ["--help"],
+    ],
 )
 def test_a_full_standard_output_is_one_message(arguments):
     with Path("/dev/full").open("w") as full:
@@ -199,8 +204,8 @@ def test_a_full_standard_output_is_one_message(arguments):
         pytest.param("{} models >&-", (0, 2), marks=pytest.mark.slow),
         ("{} losses --json >&-", (0, 2)),
         pytest.param("{} models | head -1; exit ${{PIPESTATUS[0]}}", (0, 1, 141), marks=pytest.mark.slow),
-        ("{} losses --json | head -1; exit ${{PIPESTATUS[0]}}", (0, 1, 141)),
-        ("{} models >&- 2>&-", (0, 2)),
+        pytest.param("{} losses --json | head -1; exit ${{PIPESTATUS[0]}}", (0, 1, 141), marks=pytest.mark.slow),
+        pytest.param("{} models >&- 2>&-", (0, 2), marks=pytest.mark.slow),
     ],
 )
 def test_a_closed_standard_output_is_no_traceback(line, codes):
@@ -215,7 +220,7 @@ def test_a_closed_standard_output_is_no_traceback(line, codes):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")
-@pytest.mark.parametrize("seconds", [0.1, 0.3, 0.8])
+@pytest.mark.parametrize("seconds", [0.3, *(pytest.param(at, marks=pytest.mark.slow) for at in (0.1, 0.8))])
 def test_ctrl_c_while_the_program_starts_is_no_traceback(seconds):
     _interrupt(seconds)
 

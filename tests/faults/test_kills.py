@@ -224,6 +224,7 @@ def test_every_point_was_counted():
     assert sum(COUNTS) in (N_BY_DEFAULT, N_KILLS)
 
 
+@pytest.mark.slow
 def test_a_real_kill_while_lists_are_written_keeps_the_old_ones(tmp_path, runs):
     """Without the fault layer: the process dies while it writes, as with `kill -9`."""
     out = tmp_path / "lists.csv"

@@ -71,6 +71,7 @@ def test_what_one_process_loads_the_others_take_over(ranks):
         assert torch.equal(rank["loaded_by_one"], torch.arange(12.0))
 
 
+@pytest.mark.slow
 def test_of_a_row_that_both_wrote_the_lowest_rank_decides_and_copies_and_other_sizes_stay_equal(ranks):
     expected = torch.zeros(13, dtype=torch.float64)
     expected[tensor([0, 1, 3, 11, 12])] = tensor([20.0, 21.0, 10.0, 31.0, 30.0], dtype=torch.float64)

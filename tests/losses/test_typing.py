@@ -30,6 +30,7 @@ reveal_type(Mine()(scores))
 """
 
 
+@pytest.mark.slow
 def test_mypy_sees_the_signature_of_a_loss(tmp_path, monkeypatch):
     api = pytest.importorskip("mypy.api")
     snippet = tmp_path / "snippet.py"

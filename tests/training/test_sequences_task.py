@@ -67,7 +67,9 @@ def lists(*some: list[int]) -> Ragged:
     return Ragged(torch.tensor([0, *map(len, some)]).cumsum(0), torch.tensor([item for one in some for item in one]))
 
 
-@pytest.mark.parametrize("model", ["sasrec", "esasrec", "gru4rec"])
+@pytest.mark.parametrize(
+    "model", ["sasrec", *(pytest.param(name, marks=pytest.mark.slow) for name in ("esasrec", "gru4rec"))]
+)
 def test_networks_learn_what_comes_next(model, data):
     settings = {"name": model, "dim": 32, "max_length": 6, "dropout": 0.1}
     train = {"epochs": 60, "batch_size": 16, "learning_rate": 0.005, "validate_every": 10}
@@ -109,15 +111,15 @@ def test_every_loss_trains_positions(name, data):
     "settings",
     [
         {},
-        {"threshold": {"of": "user"}},
+        pytest.param({"threshold": {"of": "user"}}, marks=pytest.mark.slow),
         {"threshold": {"of": "batch"}},
         {
             "threshold": {"of": "user", "estimator": "sampled", "every": 2, "n": 20},
             "negatives": {"kind": "shared", "n": 9},
         },
-        {"threshold": {"estimator": "incremental"}},
+        pytest.param({"threshold": {"estimator": "incremental"}}, marks=pytest.mark.slow),
         {"loss": {"name": "bce"}, "train": {"refit": True}},
-        {"loss": {"name": "sogclr"}},
+        pytest.param({"loss": {"name": "sogclr"}}, marks=pytest.mark.slow),
         {"model": {"name": "gru4rec", "dim": 8, "hidden": 8}, "loss": {"name": "gbce"}, "train": {"refit": "all"}},
         {"model": {"name": "esasrec"}, "loss": {"name": "softmax"}, "negatives": {"kind": "in_batch"}},
         {"model": {"name": "history", "dim": 8}},

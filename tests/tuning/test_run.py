@@ -97,7 +97,7 @@ def test_a_budget_for_every_point_is_spent_on_every_point(config, dataset, only_
     assert sorted(row.settings["loss.tau"] for row in found.rows) == [0.01, 0.05, 0.1, 0.2, 0.5]
 
 
-@pytest.mark.parametrize("timeout", [None, 1e-9])
+@pytest.mark.parametrize("timeout", [1e-9, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_a_budget_that_is_raised_to_every_point_is_spent_on_every_point(dataset, tmp_path, seed, timeout):
     config = make_config({"k": 5, "seed": seed, "model": {"name": "ease"}})
@@ -562,7 +562,7 @@ def test_a_folder_may_have_a_strange_name(config, dataset, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_study_does_not_move_to_another_storage(config, dataset, tmp_path, own):
     first, other = (f"sqlite:///{tmp_path / name}" for name in ("first.db", "other.db"))
     out = tmp_path / "study"

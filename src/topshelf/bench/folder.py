@@ -47,6 +47,15 @@ class Ledger(Protocol):
 
     def finish(self, key: str, result: dict[str, Any], per_user: pl.DataFrame) -> None: ...
 
+    def copy(self, other: BenchFolder, key: str, per_user: pl.DataFrame) -> None:
+        """Take over a finished cell of another bench as it is, with these values per user."""
+        self._write_users(key, per_user)
+        files.write_bytes(self._result(key), other._result(key).read_bytes())
+
+    def _write_users(self, key: str, per_user: pl.DataFrame) -> None:
+        path = self.path / "results" / f"{key}.parquet"
+        files.write(path, lambda file: per_user.write_parquet(file, compression_level=19))
+
     def fail(self, key: str, failure: dict[str, Any]) -> None: ...
 
     def running(self) -> set[str]:
@@ -122,10 +131,19 @@ class BenchFolder:
         return {key: files.read_sealed(self._failure(key)) for key in self._keys("failures", ".json")}
 
     def finish(self, key: str, result: dict[str, Any], per_user: pl.DataFrame) -> None:
-        files.write(self.path / "results" / f"{key}.parquet", per_user.write_parquet)
+        self._write_users(key, per_user)
         files.write_sealed(self._result(key), {"format": FORMAT, "key": key, **result})
         with suppress(OSError):
             self._failure(key).unlink()
+
+    def copy(self, other: BenchFolder, key: str, per_user: pl.DataFrame) -> None:
+        """Take over a finished cell of another bench as it is, with these values per user."""
+        self._write_users(key, per_user)
+        files.write_bytes(self._result(key), other._result(key).read_bytes())
+
+    def _write_users(self, key: str, per_user: pl.DataFrame) -> None:
+        path = self.path / "results" / f"{key}.parquet"
+        files.write(path, lambda file: per_user.write_parquet(file, compression_level=19))
 
     def fail(self, key: str, failure: dict[str, Any]) -> None:
         files.write_sealed(self._failure(key), {"format": FORMAT, "key": key, **failure})
@@ -147,6 +165,8 @@ class BenchFolder:
 
     def _keys(self, name: str, suffix: str) -> list[str]:
         folder = self.path / name
+        if not folder.is_dir():  # results that were committed without the rest
+            return []
         found = (one.name.removesuffix(suffix) for one in folder.iterdir() if one.name.endswith(suffix))
         return sorted(key for key in found if _KEY.fullmatch(key))
 

@@ -25,6 +25,7 @@ from topshelf.cli.links import links
 from topshelf.cli.rank import rank
 from topshelf.cli.report import report
 from topshelf.cli.tune import tune
+from topshelf.cli.versions import changes, forget, update
 from topshelf.errors import TopshelfError, TopshelfWarning, TrainingError, WorldError
 
 app = typer.Typer(
@@ -56,7 +57,22 @@ def options(
 
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
-_RUNS = (auto, train, evaluate, compare, report, recommend, similar, rank, links, blend, export)
+_RUNS = (
+    auto,
+    train,
+    evaluate,
+    compare,
+    report,
+    recommend,
+    similar,
+    rank,
+    links,
+    blend,
+    export,
+    update,
+    forget,
+    changes,
+)
 for command in (*_RUNS, losses, models, demo, diagnose, tune):
     app.command()(command)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from topshelf.errors import ConfigError, TopshelfError, at_least
+from topshelf.item_table import ItemVectors
 from topshelf.models.slices import ItemSlice
 from topshelf.queries import KINDS, Batch, Encoded, QuerySet
 from topshelf.ragged import Ragged
@@ -44,6 +45,13 @@ class Trainable(Recorded, nn.Module):
     def fit(self, context: Any) -> None:
         """Closed-form models only: compute the parameters from the data, and attach the data."""
         raise NotImplementedError
+
+    def fit_from(self, old: Any, context: Any) -> None:  # noqa: ARG002
+        """Closed-form models only: :meth:`fit`, from an older model of some of the same data where that is quicker.
+
+        ``old`` is of the same class and settings; its queries and items are the first ones of this model.
+        """
+        self.fit(context)
 
     def derived(self) -> dict[str, float]:
         """Settings that were not given and that the last fit derived from the data, by name."""
@@ -92,11 +100,11 @@ class Model(Trainable):
         """Vectors of the queries, (Q, d), or an object that gives rows of them; deterministic."""
         raise NotImplementedError
 
-    def encode_items(self) -> Tensor:
-        """Vectors of all items, (I, d); deterministic."""
+    def encode_items(self) -> ItemVectors:
+        """Vectors of all items, (I, d), a tensor unless most are zeros; deterministic."""
         raise NotImplementedError
 
-    def encode(self, queries: QuerySet) -> tuple[QueryVectors, Tensor]:
+    def encode(self, queries: QuerySet) -> tuple[QueryVectors, ItemVectors]:
         """Vectors of the queries and of all items. Override it where computing both at once is cheaper."""
         return self.encode_queries(queries), self.encode_items()
 
@@ -106,8 +114,10 @@ class Model(Trainable):
         Only here may a model draw noise. It draws from torch's global generator, which is seeded before every step.
         """
         queries = self.encode_queries(batch.queries)
+        items = self.encode_items()
         assert isinstance(queries, Tensor)
-        return Encoded(queries, self.encode_items())
+        assert isinstance(items, Tensor)
+        return Encoded(queries, items)
 
     @property
     def kinds(self) -> frozenset[str]:

@@ -25,10 +25,13 @@ from topshelf.evaluation import PROTOCOLS, Evaluation
 from topshelf.models import Trainable
 from topshelf.reprs import lines
 from topshelf.terminal import say
-from topshelf.training.build import build_model, resolve
+from topshelf.training.build import automatic, build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
+from topshelf.training.origin import NO_ORIGIN, Origin, load_origin, save_origin
 from topshelf.training.phases import Outcome, Phases
+from topshelf.training.race import Race, Settled, settle
 from topshelf.training.tasks import Part, Task, check_device, task_class
+from topshelf.training.watchers import named_record
 from topshelf.world import current, is_launched, launch_name, n_restarts
 
 
@@ -45,6 +48,7 @@ class Fitted:
     measured: dict[str, Any] | None = None
     is_finished: bool = True
     is_final: bool = True  # whether the model is that of the run's last phase, the refit if there is one
+    origin: Origin = NO_ORIGIN
 
     def __repr__(self) -> str:
         loss = "" if self.model.is_closed_form else f" with {self.config.loss.name}"
@@ -148,7 +152,7 @@ def fit(
     processes train together, each by the same call; the folder is the main one's.
     """
     world, given = current(), config
-    config = world.agreed(lambda: resolve(given))
+    config = world.agreed(lambda: resolve(given, keep_auto=True))
     called, quiet = Callbacks(callbacks if world.is_main else ()), quiet or not world.is_main
     if out is not None:
         if world.broadcast(n_restarts() > 0 and RunFolder(out).launch == launch_name() is not None):
@@ -157,12 +161,14 @@ def fit(
         _say_of_scripts(config)
     if dataset is None:
         dataset = _loaded(config, quiet)
+    given = config
+    config, race, begun = world.agreed(lambda: _settled(given, dataset, quiet))
     phases = world.agreed(lambda: _phases(config, dataset, quiet, called))
-    world.same(**_identity(config, dataset, None))
+    world.same(**_identity(config, dataset, begun))
     if out is None or not world.is_main:
-        return _finish(phases, dataset, None, None)
-    with RunFolder.create(out, config, _saving(config, dataset)) as folder:
-        return _finish(phases, dataset, folder, None)
+        return _finish(phases, dataset, None, begun, is_new=True)
+    with RunFolder.create(out, config, _saving(config, dataset, race)) as folder:
+        return _finish(phases, dataset, folder, begun, is_new=True)
 
 
 def check_start(config: BaseConfig | None, out: str | Path) -> None:
@@ -170,7 +176,7 @@ def check_start(config: BaseConfig | None, out: str | Path) -> None:
     if config is None:
         RunFolder.open(out)
         return
-    resolve(config)
+    resolve(config, keep_auto=True)
     RunFolder(out).check_new()
 
 
@@ -272,7 +278,8 @@ def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
     _check_seen(folder, config, task, state)
     # Before the last phase ends, a run's model is that of the first phase, which has seen train alone.
     is_final = "refit" in state or folder.is_finished
-    fitted = Fitted(config, dataset, **vars(outcome), is_finished=folder.is_finished, is_final=is_final)
+    known = {"is_finished": folder.is_finished, "is_final": is_final, "origin": load_origin(folder)}
+    fitted = Fitted(config, dataset, **vars(outcome), **known)
     model.attach(fitted.task.context(fitted.through))
     folder.say_if_unfinished(outcome.best_epoch)
     return fitted
@@ -305,14 +312,46 @@ def _check_seen(folder: RunFolder, config: BaseConfig, task: Task, state: dict[s
         raise CheckpointError(f"{folder.model} is damaged: only a model refitted on all has metrics from before that")
 
 
-def save(fitted: Fitted, out: str | Path) -> None:
-    """Write a fitted model as a run folder."""
-    with RunFolder.whole(out, fitted.config, _saving(fitted.config, fitted.dataset)) as folder:
+def save(
+    fitted: Fitted,
+    out: str | Path,
+    *,
+    replace: bool = False,
+    command: Sequence[str] | None = None,
+    check: Callable[[Path], object] = lambda _: None,
+) -> None:
+    """Write a fitted model as a run folder; with ``replace``, in place of the run that is there, all at once.
+
+    ``command`` is what the folder says that it was made by; default: the command line of this process. ``check`` is
+    called with the finished folder before it is moved into place; an error leaves everything as it was.
+    """
+    data = _saving(fitted.config, fitted.dataset)
+
+    def save_all(folder: RunFolder) -> Sequence[Path]:
+        return [*data(folder), *save_origin(folder, fitted.origin)]
+
+    with RunFolder.whole(out, fitted.config, save_all, replace=replace, command=command) as folder:
         _keep(folder, fitted)
+        check(folder.path)
 
 
-def _saving(config: BaseConfig, dataset: Any) -> Callable[[RunFolder], Sequence[Path]]:
-    return lambda folder: task_class(config).save(folder, dataset)
+def _saving(config: BaseConfig, dataset: Any, race: Race | None = None) -> Callable[[RunFolder], Sequence[Path]]:
+    def save(folder: RunFolder) -> Sequence[Path]:
+        if race is not None:
+            folder.save_race(race.to_json())
+        return task_class(config).save(folder, dataset)
+
+    return save
+
+
+def _settled(config: BaseConfig, dataset: Any, quiet: bool) -> Settled[BaseConfig]:
+    """The config with a number for a setting that is "auto", chosen on validation."""
+    if automatic(config) is None:
+        return Settled(config)
+    settled = settle(config, _task(config, dataset), quiet=quiet)
+    if settled.race is not None and not quiet:
+        say(str(settled.race), stderr=True)
+    return settled
 
 
 def _say_of_scripts(config: BaseConfig) -> None:
@@ -326,9 +365,7 @@ def _say_of_scripts(config: BaseConfig) -> None:
 
 
 def _phases(config: BaseConfig, dataset: Any, quiet: bool, callbacks: Callbacks) -> Phases:
-    check_device(config.train.device)
-    task = task_class(config).of(dataset, config.train.device)
-    task.check(config, dataset.name)
+    task = _task(config, dataset)
 
     def measure(outcome: Outcome) -> dict[str, Any]:
         return Fitted(config, dataset, **vars(outcome)).test.to_json()
@@ -336,10 +373,23 @@ def _phases(config: BaseConfig, dataset: Any, quiet: bool, callbacks: Callbacks)
     return Phases(config, task, quiet=quiet, measure=measure, callbacks=callbacks, world=current())
 
 
-def _finish(phases: Phases, dataset: Any, folder: RunFolder | None, state: dict[str, Any] | None) -> Fitted:
+def _task(config: BaseConfig, dataset: Any) -> Task:
+    """The task of a config on its data; settings that do not fit them are refused."""
+    check_device(config.train.device)
+    task = task_class(config).of(dataset, config.train.device)
+    task.check(config, dataset.name)
+    return task
+
+
+def _finish(
+    phases: Phases, dataset: Any, folder: RunFolder | None, state: dict[str, Any] | None, *, is_new: bool = False
+) -> Fitted:
+    """Run the phases from a state; that of a new run was left by a race, and its epochs are told too."""
     metrics: dict[str, Any] | None = None
     try:
         phases.callbacks.on_begin(flat(phases.config.model_dump(mode="json", exclude_none=True)))
+        for record in state["trainer"]["progress"]["history"] if is_new and state is not None else ():
+            phases.callbacks.on_epoch_end(named_record(record, "train", phases.task.metric(phases.config)))
         outcome = phases.run(folder, state)
         fitted = Fitted(phases.config, dataset, **vars(outcome))
         if folder is not None:

@@ -35,7 +35,8 @@ class SharedHead(Head):
     """A head of one process, with what several do around it."""
 
     def __init__(self, inner: Head, share: Share) -> None:
-        super().__init__(inner.loss, inner.negatives, inner.effective_n, inner.workspace)
+        given = (inner.loss, inner.negatives, inner.effective_n, inner.workspace)
+        super().__init__(*given, log_weight=inner.log_weight)
         self.inner, self.share, self.world, self.reader = inner, share, share.world, inner.reader
 
     def _agree(self, number: float, *gradients: Tensor | None) -> tuple[float, list[bool]]:
@@ -118,10 +119,11 @@ class SlicedPartition(SharedHead):
 
     def _begin(self, encoded: Encoded) -> list[tuple[int, int]]:
         """The blocks of a step, the same ones on every process."""
-        tables = encoded.queries.detach(), encoded.items.detach()
-        spans = self.blocks.begin(*tables, self.loss.tau)
+        weight = None if self.log_weight is None else self.held.rows(self.log_weight)
+        tables = encoded.queries.detach(), encoded.items.detach(), self.loss.tau, weight
+        spans = self.blocks.begin(*tables)
         most = int(max(n for (n,) in self.world.numbers([len(spans)])))
-        return spans if most == len(spans) else self.blocks.begin(*tables, self.loss.tau, n_blocks=most)
+        return spans if most == len(spans) else self.blocks.begin(*tables, n_blocks=most)
 
     def _forward(self, start: int, stop: int, places: Tensor, own: Batch, mine: _Mine) -> Block:
         """The scores and sums of this process's slice; what is to be read besides is decided by each query's owner."""

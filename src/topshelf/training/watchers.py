@@ -62,7 +62,7 @@ class RunWatcher:
         if self.folder is not None:
             lines = "".join(self._line(record) for record in progress.history)
             files.write_text(self.folder.log, self.extra.get("log", "") + lines)
-        if self.keeps and progress.epoch == progress.step == 0:
+        if self.keeps and self._is_first(progress.epoch == progress.step == 0):
             self.save(trainer)
 
     def on_step(self, trainer: Trainer) -> None:
@@ -94,6 +94,10 @@ class RunWatcher:
                 self.folder.save_checkpoint({"phase": self.phase, "extra": self.extra, "trainer": state})
             self._saved = time.monotonic()
 
+    def _is_first(self, is_new: bool) -> bool:
+        """Whether nothing of this training is in a checkpoint yet: a new one, or one that a race began."""
+        return is_new or (self.folder is not None and not self.folder.checkpoint.exists())
+
     def _tell(self, record: dict[str, Any]) -> None:
         self._callbacks.on_epoch_end(record)
 
@@ -104,8 +108,7 @@ class RunWatcher:
         return json.dumps(self._named(record)) + "\n"
 
     def _named(self, record: dict[str, Any]) -> dict[str, Any]:
-        named = {self.metric if key == "valid" else key: value for key, value in record.items()}
-        return {"phase": self.phase, **named}
+        return named_record(record, self.phase, self.metric)
 
     def _shown(self, trainer: Trainer, record: dict[str, Any] | None) -> str:
         progress = trainer.progress
@@ -147,8 +150,16 @@ class SharedWatcher(RunWatcher):
     def _is_due(self, trainer: Trainer) -> bool:  # noqa: ARG002
         return self._saves
 
+    def _is_first(self, is_new: bool) -> bool:
+        return self.world.any(super()._is_first(is_new))[0]
+
     def _tell(self, record: dict[str, Any]) -> None:
         self.world.agreed(lambda: super(SharedWatcher, self)._tell(record))
+
+
+def named_record(record: dict[str, Any], phase: str, metric: str) -> dict[str, Any]:
+    """An epoch as the log and the callbacks have it."""
+    return {"phase": phase, **{metric if key == "valid" else key: value for key, value in record.items()}}
 
 
 @contextmanager
