@@ -150,8 +150,8 @@ def test_lists_that_compiled_code_could_not_trust_are_refused(indptr, indices, m
 
 
 def test_lists_of_another_type_or_number_are_refused():
-    whole, narrow = tensor([0, 1]), tensor([0], dtype=torch.int32)
-    with pytest.raises(DataError, match=r"seen.indices must be .* int64 tensor, got \(1,\) of torch.int32"):
+    whole, narrow = tensor([0, 1]), tensor([0], dtype=torch.int16)
+    with pytest.raises(DataError, match=r"seen.indices must be .* int64 tensor, got \(1,\) of torch.int16"):
         Ragged(whole, narrow).check(3, "seen")
     with pytest.raises(DataError, match=r"seen.indptr must be .* got list"):
         Ragged([0, 1], tensor([0])).check(3, "seen")

@@ -1,6 +1,6 @@
 """An item prior in the partition, SL@K's strength, and what both do to the popularity of lists.
 
-    python -m benchmarks.studies.item_prior [--quick] [--data NAME ...] [--seeds 10 11 12] [--jobs 1] [--json FILE]
+    python -m benchmarks.studies.item_prior [--quick] [--data NAME ...] [--seeds 10 11] [--points 12] [--json FILE]
 
 MF with d 64 and the general settings of a dataset nobody tuned to (tau 0.2, learning rate 0.1, batches of 2,048 users),
 exact catalogue. Points: the softmax loss and SL@20 with ``tau_weight`` from 2 to 10, each with priors (``POINTS``);
@@ -29,8 +29,15 @@ from topshelf.training.tasks.interactions import InteractionsTask
 
 K = 20
 DATA = (MOVIELENS, HEALTH, "movielens-1m", FOOD, ELECTRONIC)
-KNOWN = (*DATA, "gowalla", *SEQUENCES, *GENERATED)
-EPOCHS = {MOVIELENS: 200, HEALTH: 200, "movielens-1m": 120, FOOD: 40}
+SHIFTED = (
+    "movielens-1m-temporal",
+    "food-temporal",
+    "amazon2014-electronic-temporal",
+    "amazon2014-electronic-popularity",
+)
+KNOWN = (*DATA, "gowalla", *SHIFTED, *SEQUENCES, *GENERATED)
+EPOCHS = {MOVIELENS: 200, HEALTH: 200, "movielens-1m": 120, FOOD: 40, "movielens-1m-temporal": 60, "food-temporal": 40}
+EPOCHS |= {"generated 4000 x 4000": 60, "generated 20000 x 500": 60, "generated 500 x 8000": 60}
 LEAST_EPOCHS = 30
 # (tau_weight, prior); tau_weight None: the softmax loss.
 POINTS: tuple[tuple[float | None, float], ...] = (
@@ -50,6 +57,9 @@ POINTS: tuple[tuple[float | None, float], ...] = (
 # How many of them on which data; on all others the first three, SL@K's strength alone.
 N_POINTS = {MOVIELENS: 12, HEALTH: 12, "movielens-1m": 5, FOOD: 5, ELECTRONIC: 5}
 LEAST_POINTS = 3
+# The default race: epochs, how far behind after half of them is too far, and how near is near enough at the end.
+RACED, RACE, FAR_BEHIND, NEAR = (3.0, 5.0, None), 20, 0.85, 0.98
+EVERY = 5  # epochs between two validations
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,7 @@ def config(task: Task) -> RunConfig:
 
 def parts(name: str, seed: int) -> Split:
     """With the test part, where the dataset has one."""
-    return load_split(name, seed=seed).split if name in NAMED else load(name)
+    return load_split(name, seed=seed).split if name in (*NAMED, *SHIFTED) else load(name)
 
 
 def measure(task: Task) -> Row:
@@ -92,13 +102,13 @@ def measure(task: Task) -> Row:
     return row
 
 
-def tasks(data: Iterable[str], seeds: Sequence[int], rows: list[Row], most: int) -> list[Task]:
+def tasks(data: Iterable[str], seeds: Sequence[int], rows: list[Row], most: int, n_points: int) -> list[Task]:
     """What is wanted and not among the rows yet; the first points of everything first."""
     done = {(row["data"], row["seed"], row["tau_weight"], row["prior"]) for row in rows}
     wanted = [
         Task(name, seed, *point, min(most, EPOCHS.get(name, LEAST_EPOCHS)))
         for seed in seeds
-        for at, point in enumerate(POINTS)
+        for at, point in enumerate(POINTS[:n_points])
         for name in data
         if at < N_POINTS.get(name, LEAST_POINTS)
     ]
@@ -158,16 +168,57 @@ def chosen_table(rows: list[Row]) -> str:
     return table_of(heads, lines)
 
 
+def raced(runs: dict[float | None, Row]) -> tuple[float | None, int]:
+    """The tau_weight that the default race chooses, and the epochs of those that lost; None: the softmax loss.
+
+    Replayed on the curves of one seed. The race's weakest value, 500, is the softmax loss but for 0.1% of its gradient.
+    """
+    half, whole = RACE // 2, RACE
+    best = max(up_to(row, half) for row in runs.values())
+    left = {tau_weight for tau_weight, row in runs.items() if up_to(row, half) >= FAR_BEHIND * best}
+    most = max(up_to(runs[tau_weight], whole) for tau_weight in left)
+    near = [one for one in RACED if one in left and up_to(runs[one], whole) >= NEAR * most]
+    chosen = near[-1]
+    lost = sum(whole if tau_weight in left else half for tau_weight in runs if tau_weight != chosen)
+    return chosen, lost
+
+
+def up_to(row: Row, epoch: int) -> float:
+    """The best validation metric of the first epochs."""
+    return max(float(score) for score in row["curve"].split()[: epoch // EVERY])
+
+
+def race_table(rows: list[Row]) -> str:
+    """Default runs: the softmax loss, SL@K as it was, and what the race makes of it."""
+    lines = []
+    runs: dict[tuple[str, int], dict[float | None, Row]] = {}
+    for row in rows:
+        if row["prior"] == 0 and row["tau_weight"] in RACED:
+            runs.setdefault((row["data"], row["seed"]), {})[row["tau_weight"]] = row
+    for (name, seed), found in runs.items():
+        if len(found) < len(RACED):
+            continue
+        chosen, lost = raced(found)
+        softmax, before, now = (found[one]["valid"][METRIC] for one in (None, 3.0, chosen))
+        cells = [name, seed, f"{softmax:.4f}", f"{before:.4f}", f"{now:.4f}", f"{now / softmax - 1:+.1%}"]
+        n_epochs = len(found[chosen]["curve"].split()) * EVERY
+        lines.append([*cells, "softmax" if chosen is None else f"{chosen:g}", f"{lost} of {n_epochs}"])
+    heads = ("data", "seed", "softmax", "tau_w 3", "race", "over softmax", "chosen", "epochs of the others")
+    return table_of(heads, lines)
+
+
 def main() -> None:
     quick = {"data": [MOVIELENS], "seeds": [10], "epochs": 10}
-    benchmark = Benchmark(__spec__.name, __doc__, data=DATA, known=KNOWN, seeds=(10, 11, 12), jobs=1, quick=quick)
+    benchmark = Benchmark(__spec__.name, __doc__, data=DATA, known=KNOWN, seeds=(10, 11), jobs=1, quick=quick)
     benchmark.parser.add_argument("--epochs", type=int, default=200, help="at most so many; default: 200")
+    benchmark.parser.add_argument("--points", type=int, default=len(POINTS), help="the first so many; default: all")
     options = benchmark.parse()
     rows = benchmark.held()
-    for row in each(measure, tasks(options.data, options.seeds, rows, options.epochs), options.jobs):
+    wanted = tasks(options.data, options.seeds, rows, options.epochs, options.points)
+    for row in each(measure, wanted, options.jobs):
         rows = [*rows, row]
         benchmark.write(metric=METRIC, rows=rows)
-    print(table(rows), chosen_table(rows), sep="\n\n")
+    print(table(rows), chosen_table(rows), race_table(rows), sep="\n\n")
 
 
 if __name__ == "__main__":

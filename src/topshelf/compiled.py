@@ -389,3 +389,36 @@ def hits(lists: Array, flags: Array, starts: Array, stops: Array, indices: Array
             wanted = indices[p]
             for place in range(lists.shape[1]):
                 flags[b, place] = 1.0 if lists[b, place] == wanted else flags[b, place]
+
+
+@jit
+def shuffled_first(indptr: Array, first: int, share: Array, words: Array, is_first: Array, done: Array) -> None:
+    """Mark the first ``share[u]`` of each list u, from list ``first`` on, after Python's ``random.shuffle`` of it.
+
+    ``words`` are the numbers that the generator draws, 32 bits each. ``done (2,)`` receives the list that there were
+    too few words for, or the number of lists, and how many words the lists before it took.
+    """
+    n_lists, used = len(share), 0
+    positions = np.empty(0, dtype=np.int64)
+    for u in range(first, n_lists):
+        start, n = indptr[u], indptr[u + 1] - indptr[u]
+        if len(positions) < n:
+            positions = np.empty(2 * n, dtype=np.int64)
+        for i in range(n):
+            positions[i] = start + i
+        word = used
+        for i in range(n - 1, 0, -1):
+            drawn, bits = i + 1, 0
+            while (i + 1) >> bits:
+                bits += 1
+            while drawn > i:  # numbers of so many bits, until one is small enough
+                if word == len(words):
+                    done[0], done[1] = u, used
+                    return
+                drawn = np.int64(words[word]) >> (32 - bits)
+                word += 1
+            positions[i], positions[drawn] = positions[drawn], positions[i]
+        for i in range(share[u]):
+            is_first[positions[i]] = True
+        used = word
+    done[0], done[1] = n_lists, used

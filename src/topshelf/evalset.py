@@ -23,6 +23,7 @@ from topshelf.reprs import brief
 ItemLists = Ragged | Interactions
 PROTOCOLS = {"standard": "skip", "paper": "zero"}  # each with what users with nothing to find are worth
 OWN_PROTOCOL = "given"
+_BLOCK = 1 << 22  # numbers that a fingerprint takes at once
 NEXT_ITEM = {True: "next-unseen-item", False: "next-item"}  # by whether items that the user had are left out
 EMPTY = {"skip": "are left out", "zero": "count as 0", "one": "count as 1"}
 
@@ -38,6 +39,7 @@ class EvalSet:
     exclude     items that are never listed, per query
     candidates  the items that are ranked, per query; None: the whole catalogue
     empty       queries with nothing to find: "skip", left out; "zero" or "one", worth 0 or 1 in every metric at K
+    measured    the queries that are measured, ascending, where only some are; None: all
     protocol    the name of the rule that made these lists, shown with the numbers
 
     ``relevant``, ``exclude`` and ``candidates`` are sets: ascending, without repeats. A relevant item that is no
@@ -52,6 +54,7 @@ class EvalSet:
     candidates: Ragged | None = None
     empty: str = "skip"
     protocol: str = OWN_PROTOCOL
+    measured: Tensor | None = None
     _checked: tuple[object, ...] = field(default=(), repr=False)  # what was checked, so that it is checked once
 
     def __repr__(self) -> str:
@@ -104,8 +107,13 @@ class EvalSet:
     @property
     def evaluated(self) -> Tensor:
         """The queries that count, ascending."""
-        rows = torch.arange(len(self.relevant))
-        return rows[self.relevant.counts > 0] if self.empty == "skip" else rows
+        rows = torch.arange(len(self.relevant)) if self.measured is None else self.measured
+        return rows[self.relevant.counts[rows] > 0] if self.empty == "skip" else rows
+
+    @property
+    def n_skipped(self) -> int:
+        """How many queries have nothing to find and are left out."""
+        return (len(self.relevant) if self.measured is None else self.measured.numel()) - self.evaluated.numel()
 
     @cached_property
     def targets(self) -> Ragged:
@@ -141,9 +149,11 @@ class EvalSet:
         parts = [lists for lists in (self.relevant, self.exclude, self.candidates) if lists is not None]
         tensors = [tensor for lists in parts for tensor in (lists.indptr, lists.indices)]
         tensors += [] if self.grades is None else [GAINS[self.gain](self.grades)]
+        tensors += [] if self.measured is None else [self.measured]
         value = 0
-        for tensor in tensors:
-            value = zlib.crc32(tensor.cpu().contiguous().numpy().tobytes(), value)
+        for block in (block for tensor in tensors for block in tensor.split(_BLOCK)):
+            same = block if block.is_floating_point() else block.long()  # whether or not they are mapped from a file
+            value = zlib.crc32(same.cpu().contiguous().numpy().data, value)
         return value
 
 
@@ -240,7 +250,9 @@ def _refuse_other_ids(**parts: object) -> None:
 
 def _union(train: Ragged, valid: Ragged) -> Ragged:
     masked = merge(train, valid)
-    repeated = (masked.owner().diff() == 0) & (masked.indices.diff() == 0)
+    repeated = masked.indices[1:] == masked.indices[:-1]
+    starts = masked.indptr[1:-1]
+    repeated[starts[(starts > 0) & (starts < masked.indices.numel())] - 1] = False  # from one list to the next
     if bool(repeated.any()):
         at = int(repeated.nonzero()[0])
         raise DataError(

@@ -303,7 +303,7 @@ def _evaluation(
         cutoffs,
         users,
         per_user,
-        n_skipped=len(evalset.relevant) - users.numel(),
+        n_skipped=evalset.n_skipped,
         extras=extras,
         fingerprint=evalset.fingerprint(),
         empty=evalset.empty,

@@ -32,7 +32,7 @@ def dataset_of(data: Any, config: CatalogueConfig) -> Any:
         columns = settings.model_dump(include={"user", "item", "weight", "timestamp", "dates"})
         data = Interactions.from_csr(data) if is_matrix else Interactions.from_frame(data, **columns)
     data, below = prepare(data, min_rating=settings.min_rating, core=settings.core)
-    kept = {"split", "test_fraction", "valid_fraction", "last_n", "split_seed", "noise"}
+    kept = {"split", "test_fraction", "valid_fraction", "last_n", "split_seed", "noise", "measured_users"}
     return split_interactions(data, name="table", below=below, seed=config.seed, **settings.model_dump(include=kept))
 
 

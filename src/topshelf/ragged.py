@@ -11,12 +11,15 @@ from torch import Tensor
 from topshelf.errors import DataError
 from topshelf.reprs import brief
 
+MERGED = 1 << 22  # entries that are merged at once
+
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
     """Lists of different lengths in two tensors: list ``q`` is ``indices[indptr[q]:indptr[q + 1]]``.
 
-    ``indptr (Q + 1,)`` and ``indices (P,)`` are int64. Whether a list is a set (ascending, without repeats) or a
+    ``indptr (Q + 1,)`` is int64 and ``indices (P,)`` int64, or int32 where they are mapped from a file; lists that are
+    selected or sliced have int64. Whether a list is a set (ascending, without repeats) or a
     sequence (in order, repeats allowed) depends on its use; ``check(..., unique=True)`` asks for sets.
     """
 
@@ -48,7 +51,7 @@ class Ragged:
         indptr = _bounds(counts)
         total = int(indptr[-1])
         shift = torch.repeat_interleave(self.indptr[rows] - indptr[:-1], counts, output_size=total)
-        return Ragged(indptr, self.indices[shift + torch.arange(total, device=rows.device)])
+        return Ragged(indptr, self.indices[shift + torch.arange(total, device=rows.device)].long())
 
     def checked_select(self, rows: Tensor, n_items: int, name: str) -> Ragged:
         """:meth:`select` with a :meth:`check` of those lists alone: its cost does not depend on the others.
@@ -66,22 +69,30 @@ class Ragged:
         return lists
 
     def find(self, rows: Tensor, indices: Tensor) -> Tensor:
-        """Where in ``self.indices`` list ``rows[i]`` holds ``indices[i]``, -1 where it does not; lists must be sets."""
+        """Where in ``self.indices`` list ``rows[i]`` holds ``indices[i]``, -1 where it does not; lists must be sets.
+
+        A search in each list, so that it takes the memory of what is asked for, whatever the lists are.
+        """
         if self.indices.numel() == 0 or indices.numel() == 0:
             return torch.full_like(indices, -1)
-        span = int(max(self.indices.max(), indices.max())) + 1
-        own, keys = self.owner() * span + self.indices, rows * span + indices
-        places = torch.searchsorted(own, keys).clamp_(max=own.numel() - 1)
-        return torch.where((own[places] == keys) & (indices >= 0), places, -1)
+        last = self.indices.numel() - 1
+        low, end = self.indptr[rows], self.indptr[rows + 1]
+        high = end.clone()
+        for _ in range(int((end - low).max()).bit_length()):
+            middle = (low + high) // 2
+            is_before = (low < high) & (self.indices[middle.clamp(max=last)] < indices)
+            low, high = torch.where(is_before, middle + 1, low), torch.where(is_before, high, middle)
+        is_here = (low < end) & (self.indices[low.clamp(max=last)] == indices) & (indices >= 0)
+        return torch.where(is_here, low, -1)
 
     def where(self, kept: Tensor) -> Ragged:
         """The entries under ``kept (P,)``."""
         return Ragged(_bounds(kept)[self.indptr], self.indices[kept])
 
     def slice(self, start: int, stop: int) -> Ragged:
-        """The lists ``start`` to ``stop``, without copying their indices."""
+        """The lists ``start`` to ``stop``, without copying their indices if they are int64."""
         indptr = self.indptr[start : stop + 1]
-        return Ragged(indptr - indptr[0], self.indices[int(indptr[0]) : int(indptr[-1])])
+        return Ragged(indptr - indptr[0], self.indices[int(indptr[0]) : int(indptr[-1])].long())
 
     def matrix(self, values: Tensor, n_columns: int) -> Tensor:
         """A sparse (CSR) matrix (Q, n_columns) with ``values (P,)`` at the indices of the lists."""
@@ -89,7 +100,7 @@ class Ragged:
             # torch warns once per process; only products with dense tables are made here.
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
             size = (len(self), n_columns)
-            return torch.sparse_csr_tensor(self.indptr, self.indices, values, size, check_invariants=False)
+            return torch.sparse_csr_tensor(self.indptr, self.indices.long(), values, size, check_invariants=False)
 
     def check(self, n_items: int, name: str, *, n_lists: int | None = None, unique: bool = False) -> Ragged:
         """These lists, or a DataError that says what is wrong with ``name``: compiled code trusts every number in them.
@@ -118,7 +129,7 @@ class Ragged:
     def check_shape(self, name: str, n_lists: int | None = None) -> None:
         """The part of :meth:`check` that reads no list: types, and how many lists there are."""
         _check_tensor(f"{name}.indptr", self.indptr, at_least=1)
-        _check_tensor(f"{name}.indices", self.indices, at_least=0)
+        _check_tensor(f"{name}.indices", self.indices, torch.int32, at_least=0)
         if n_lists is not None and len(self) != n_lists:
             raise DataError(f"{name} must have one list per query ({n_lists}), got {len(self)} lists")
 
@@ -126,9 +137,10 @@ class Ragged:
         return Ragged(self.indptr.to(device), self.indices.to(device))
 
 
-def _check_tensor(name: str, value: Tensor, at_least: int) -> None:
+def _check_tensor(name: str, value: Tensor, *more: torch.dtype, at_least: int) -> None:
     got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-    if not isinstance(value, Tensor) or value.dtype != torch.int64 or value.dim() != 1 or value.numel() < at_least:
+    is_whole = isinstance(value, Tensor) and value.dtype in (torch.int64, *more)
+    if not is_whole or value.dim() != 1 or value.numel() < at_least:
         least = f" with at least {at_least} number" if at_least else ""
         raise DataError(f"{name} must be a one-dimensional int64 tensor{least}, got {got}")
 
@@ -144,8 +156,16 @@ def _refuse_first(lists: Ragged, wrong: Tensor, name: str, rule: str) -> None:
 def merge(first: Ragged, *others: Ragged) -> Ragged:
     """Union of several sets of lists over the same queries, ascending; the lists must not share an index."""
     parts = (first, *others)
-    rows, indices = torch.cat([part.owner() for part in parts]), torch.cat([part.indices for part in parts])
-    return ragged_from_pairs(rows, indices, len(first))
+    indptr = torch.stack([part.indptr for part in parts]).sum(0)
+    indices = torch.empty(int(indptr[-1]), dtype=first.indices.dtype, device=first.indices.device)
+    start = 0
+    while start < len(first):  # a range of lists at a time: sorting takes several times the memory of what is sorted
+        stop = max(start + 1, int(torch.searchsorted(indptr, indptr[start] + MERGED, right=True)) - 1)
+        some = [part.slice(start, stop) for part in parts]
+        rows, own = torch.cat([part.owner() for part in some]), torch.cat([part.indices for part in some])
+        indices[int(indptr[start]) : int(indptr[stop])] = ragged_from_pairs(rows, own, stop - start).indices
+        start = stop
+    return Ragged(indptr, indices)
 
 
 def ragged_from_pairs(rows: Tensor, indices: Tensor, n_rows: int) -> Ragged:

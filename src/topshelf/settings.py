@@ -68,6 +68,8 @@ class DataSettings(SourceSettings):
     """With split = "ratio": decides the test part. Runs that differ in seed alone share it."""
     noise: float = Field(0.0, ge=0)
     """False positives added to train, as a share of each user's positives."""
+    measured_users: int | None = Field(None, ge=1)
+    """Validate and test on so many users, drawn at random by split_seed; default: all."""
 
 
 class OpenSettings(Settings):
@@ -123,6 +125,8 @@ class TrainSettings(Settings):
     """With decay_every: what the learning rate is multiplied by."""
     clip_norm: float | None = Field(None, gt=0)
     """Scale gradients down to this norm, all parameters together; default: never."""
+    epoch_steps: int | None = Field(None, ge=1)
+    """End every epoch after so many steps; each epoch draws its batches anew. Default: all batches."""
     validate_every: int = Field(5, ge=1)
     """Epochs between two validations."""
     patience: int = Field(10, ge=0)

@@ -123,3 +123,17 @@ def test_a_full_disk_keeps_the_file_that_was_there_and_leaves_no_litter(tmp_path
     assert "the file that was there before is kept" in message
     assert_close(checkpoint.load(file)["x"], torch.arange(5))
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_tensors_that_share_memory_are_saved_and_others_are_not_copied(tmp_path, monkeypatch):
+    table = torch.arange(12.0).view(3, 4)
+    written = {}
+    real = checkpoint.save_file
+    monkeypatch.setattr(
+        checkpoint, "save_file", lambda some, *rest, **more: (written.update(some), real(some, *rest, **more))
+    )
+    checkpoint.save(tmp_path / "x", {"whole": table, "row": table[1], "turned": table.T, "none": table[:0]})
+    state = checkpoint.load(tmp_path / "x")
+    for name, wanted in {"whole": table, "row": table[1], "turned": table.T, "none": table[:0]}.items():
+        assert torch.equal(state[name], wanted)
+    assert sum(one.data_ptr() == table.data_ptr() for one in written.values()) == 1

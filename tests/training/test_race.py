@@ -63,6 +63,7 @@ def settled(config, dataset):
 
 def test_the_best_on_validation_is_chosen_and_kept_in_the_config(dataset, values, monkeypatch):
     monkeypatch.setattr(module, "_FAR_BEHIND", 0.0)
+    monkeypatch.setattr(module, "_NEAR", 1.0)
     config, race = settled(config_of(validate_every=9), dataset)
     scores = {one.value: one.score for one in race.tried}
     assert scores == {value: score_after(dataset, value, 3) for value in values}
@@ -81,6 +82,13 @@ def test_a_value_far_behind_is_dropped_after_half_of_the_epochs(dataset, values,
     assert {one.value: one.epochs for one in race.tried} == {v: 4 if v == race.chosen else 2 for v in values}
     assert {one.value: one.score for one in race.tried if one.epochs == 2}.items() <= half.items()
     assert "dropped after 2" in str(race)
+
+
+def test_of_near_values_the_last_is_taken(dataset, values, monkeypatch):
+    monkeypatch.setattr(module, "_FAR_BEHIND", 0.0)
+    monkeypatch.setattr(module, "_NEAR", 0.0)
+    _, race = settled(config_of(), dataset)
+    assert race.chosen == values[-1]
 
 
 def test_callbacks_are_told_of_every_epoch(dataset, values):

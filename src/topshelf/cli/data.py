@@ -11,7 +11,7 @@ import typer
 from topshelf.cli import completion
 from topshelf.cli.options import AsJson, TableOptions, argument, expanded, option
 from topshelf.cli.source import datasets, tasks
-from topshelf.errors import ConfigError, one_of
+from topshelf.errors import one_of
 from topshelf.terminal import Column, Table, cell, console, print_table, say
 from topshelf.terminal import as_json as json_text
 
@@ -134,29 +134,40 @@ def prepare(
     last_n: Annotated[int, option("Split last: held-out interactions per user.")] = 1,
     seed: Annotated[int, option("Seed of the validation part.")] = 0,
     split_seed: Annotated[int, option("Split ratio: seed of the test part.")] = 0,
+    mapped: Annotated[bool, option("Write arrays that are mapped into memory, for data larger than it.")] = False,
 ) -> None:
     """Clean and split interactions into a folder that --data accepts.
 
     Example: topshelf data prepare ratings.csv --out prepared --min-rating 3 --core 10
-    """
-    from topshelf.data.datasets import load_split
-    from topshelf.data.given import write_split
-    from topshelf.data.summary import describe_split
 
-    reading = options.reading()
-    settings: dict[str, Any] = {"min_rating": reading.pop("min_rating", None), "core": core, "split": split}
-    settings |= {"test_fraction": test_fraction, "valid_fraction": valid_fraction, "last_n": last_n}
-    settings |= {"seed": seed, "split_seed": split_seed}
-    dataset = load_split(path, **settings, **reading)
-    if not len(dataset.split.test):
-        raise ConfigError(
-            "--test-fraction must be > 0 here, because a prepared folder has a test part, got 0. To train without one, "
-            "give the file itself: topshelf train --data FILE --set data.test_fraction=0"
-        )
-    dataset.warn()
-    summary = {"source": path, **describe_split(dataset.split), "notes": list(dataset.notes), "settings": settings}
-    write_split(dataset.split, out, summary)
-    say(_outcome(out, summary))
+    Example: topshelf data prepare clicks.parquet --out prepared --mapped
+    """
+    from topshelf.data.prepared import prepare_folder
+
+    fractions = {"test_fraction": test_fraction, "valid_fraction": valid_fraction}
+    settings: dict[str, Any] = {"core": core, "split": split, **fractions, "last_n": last_n}
+    settings |= {"seed": seed, "split_seed": split_seed, "mapped": mapped}
+    say(_outcome(out, prepare_folder(path, out, **settings, **options.reading())))
+
+
+@app.command()
+def expand(
+    source: Annotated[str, argument("NAME|PATH", "Dataset name, file or folder.", tab=completion.data)],
+    out: Annotated[Path, option("Folder to write.")],
+    users: Annotated[int, option("How many users.")],
+    items: Annotated[int, option("How many items.")],
+    interactions: Annotated[int, option("About how many interactions.")],
+    seed: Annotated[int, option("Seed of all draws.")] = 0,
+) -> None:
+    """Write a larger dataset with the structure of a real one, as Parquet parts; to try out large data.
+
+    Example: topshelf data expand movielens-100k --users 100000 --items 20000 --interactions 2000000 --out big
+    """
+    from topshelf.data.expand import expand as write_expansion
+
+    made = write_expansion(source, out, users=users, items=items, interactions=interactions, seed=seed)
+    say(f"{out}: {made['users']:,} users, {made['items']:,} items, {made['interactions']:,} interactions.")
+    say(f"Prepare it: topshelf data prepare {out} --mapped --out FOLDER")
 
 
 def _outcome(out: Path, summary: dict[str, Any]) -> str:

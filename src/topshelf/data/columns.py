@@ -51,11 +51,52 @@ def of_lazy(frame: pl.LazyFrame, source: str) -> Tabular:
     return Tabular(attempt(frame.collect_schema, source).names(), take)
 
 
-def canonical(data: Tabular | pl.LazyFrame, wanted: Columns, source: str, convert: Convert | None = None) -> Table:
-    """The table with columns ``user``, ``item`` and, where present, ``weight`` and ``timestamp``, checked.
+@dataclass(frozen=True)
+class OpenTable:
+    """A source whose columns are found but not read. ``names`` are its columns by what they hold."""
 
-    Only these columns are read in full. ``convert`` makes values of what a text file holds.
-    """
+    data: Tabular
+    names: dict[str, str]
+    wanted: Columns
+    source: str
+    convert: Convert | None = None
+    places: tuple[str, ...] = ()  # of a file without a header: its columns in order, which are then named by number
+
+    def column(self, role: str, raw: pl.DataFrame | None = None) -> pl.Series:
+        """One column, converted and not yet checked; of ``raw``, or read."""
+        name = self.names[role]
+        where = f"{self.source}: {role} column {name!r}"
+        values = (self.data.take([name], None) if raw is None else raw)[name]
+        value = partial(_value, role, values, where, self.wanted.dates, self.convert)
+        return attempt(value, self.source).alias(role)
+
+    def table(self) -> Table:
+        """All of it, checked."""
+        raw = self.data.take(list(self.names.values()), None)
+        frame = checked(pl.DataFrame([self.column(role, raw) for role in self.names]), self.source, self.names)
+        return Table(frame, self.notes(len(frame)))
+
+    def notes(self, n_rows: int) -> Notes:
+        """What there is to say, of so many rows."""
+        is_ours = self.wanted.timestamp is None  # the choice of the time column
+        looks, named = _unused_times(self.data, set(self.names.values())) if is_ours else ((), ())
+        guessed = tuple(
+            (WORDS.get(role, role), f"column {self.places.index(name) + 1}" if self.places else name)
+            for role, name in self.names.items()
+            if getattr(self.wanted, role) is None
+        )
+        time = self.names.get("timestamp")
+        return Notes(rows=n_rows, unused_times=looks, time=time, unread_times=named, guessed=guessed)
+
+
+def open_table(
+    data: Tabular | pl.LazyFrame,
+    wanted: Columns,
+    source: str,
+    convert: Convert | None = None,
+    places: tuple[str, ...] = (),
+) -> OpenTable:
+    """The columns of a source by what they hold. ``convert`` makes values of what a text file holds."""
     if isinstance(data, pl.LazyFrame):
         data = of_lazy(data, source)
     if wanted.dates is not None and wanted.dates not in times.ORDERS:
@@ -64,19 +105,15 @@ def canonical(data: Tabular | pl.LazyFrame, wanted: Columns, source: str, conver
     def holds_times(name: str) -> bool:
         return times.may_hold_times(data.take([name], SAMPLED_ROWS)[name])
 
-    names = resolve(data.names, wanted, source, holds_times)
-    raw = data.take(list(names.values()), None)
-    columns = {}
-    for role, name in names.items():
-        where = f"{source}: {role} column {name!r}"
-        value = partial(_value, role, raw[name], where, wanted.dates, convert)
-        columns[role] = attempt(value, source).alias(role)
-    table = checked(pl.DataFrame(columns), source, names)
-    is_ours = wanted.timestamp is None  # the choice of the time column
-    looks, named = _unused_times(data, set(names.values())) if is_ours else ((), ())
-    guessed = tuple((WORDS.get(role, role), name) for role, name in names.items() if getattr(wanted, role) is None)
-    time = names.get("timestamp")
-    return Table(table, Notes(rows=len(table), unused_times=looks, time=time, unread_times=named, guessed=guessed))
+    return OpenTable(data, resolve(data.names, wanted, source, holds_times), wanted, source, convert, places)
+
+
+def canonical(data: Tabular | pl.LazyFrame, wanted: Columns, source: str, convert: Convert | None = None) -> Table:
+    """The table with columns ``user``, ``item`` and, where present, ``weight`` and ``timestamp``, checked.
+
+    Only these columns are read in full. ``convert`` makes values of what a text file holds.
+    """
+    return open_table(data, wanted, source, convert).table()
 
 
 def _unused_times(data: Tabular, used: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -184,29 +221,39 @@ def not_utf8(source: str) -> DataError:
 
 def checked(table: pl.DataFrame, source: str, names: dict[str, str]) -> pl.DataFrame:
     """Refuse an empty table and missing values; make ids of any numeric type integers, or text."""
-    if table.is_empty():
-        raise DataError(f"{source} is empty: it has columns but no rows. It must hold at least one interaction.")
+    refuse_empty(len(table), source)
     for role, name in names.items():
-        missing = table[role].is_null()
-        if missing.any():
-            remedy = f"Correct these rows, or pass {OPTIONS[role]} {IGNORE} to ignore the column."
+        refuse_missing(table[role], role, name, source)
+    return table.with_columns(whole_ids(table[role], role, names[role], source) for role in ID_ROLES)
+
+
+def refuse_empty(n_rows: int, source: str) -> None:
+    if not n_rows:
+        raise DataError(f"{source} is empty: it has columns but no rows. It must hold at least one interaction.")
+
+
+def refuse_missing(column: pl.Series, role: str, name: str, source: str) -> None:
+    missing = column.is_null()
+    if missing.any():
+        remedy = f"Correct these rows, or pass {OPTIONS[role]} {IGNORE} to ignore the column."
+        raise DataError(
+            f"{source}: column {name!r} has {missing.sum():,} missing or unreadable value(s), first in data row "
+            f"{int(missing.arg_max() or 0) + 1}. "
+            f"{'Remove these rows or fill in the ids.' if role in ID_ROLES else remedy}"
+        )
+
+
+def whole_ids(ids: pl.Series, role: str, name: str, source: str) -> pl.Series:
+    """Ids of any numeric type as integers, or text; numbers that are not whole are refused."""
+    if ids.dtype.is_float():
+        wrong = ids.filter((ids != ids.floor()) | ~ids.is_finite() | (ids.abs() >= 2.0**63))
+        if len(wrong):
             raise DataError(
-                f"{source}: column {name!r} has {missing.sum():,} missing or unreadable value(s), first in data row "
-                f"{int(missing.arg_max() or 0) + 1}. "
-                f"{'Remove these rows or fill in the ids.' if role in ID_ROLES else remedy}"
+                f"{source}: column {name!r} must hold ids, whole and below 2^63, got {wrong[0]!r}. "
+                f"Name the right column with {OPTIONS[role]} (in Python {role}=...)."
             )
-    for role in ID_ROLES:
-        ids = table[role]
-        if ids.dtype.is_float():
-            wrong = ids.filter((ids != ids.floor()) | ~ids.is_finite() | (ids.abs() >= 2.0**63))
-            if len(wrong):
-                raise DataError(
-                    f"{source}: column {names[role]!r} must hold ids, whole and below 2^63, got {wrong[0]!r}. "
-                    f"Name the right column with {OPTIONS[role]} (in Python {role}=...)."
-                )
-            ids = ids.cast(pl.Int64)
-        table = table.with_columns(narrow(ids))
-    return table
+        ids = ids.cast(pl.Int64)
+    return narrow(ids)
 
 
 def narrow(ids: pl.Series) -> pl.Series:

@@ -89,19 +89,19 @@ def read_source(
         restore(path)
     is_there = os.path.exists(path)  # noqa: PTH110
     if name in DATASETS or (is_there and is_given(path)):
-        for setting, value in {
-            **columns,
-            "separator": separator,
-            "min_rating": min_rating,
-            "core": core or None,
-        }.items():
-            if value is not None:
-                raise ConfigError(f"{setting} must be left out for {name}, which comes prepared; got {value!r}")
+        check_given(name, **columns, separator=separator, min_rating=min_rating, core=core or None)
         return _read_named(name, test) if name in DATASETS else _given(path.stem, read_given(path, test=test))
     if not is_there:
         raise not_found(name, "interactions")
     table, notes = read_table(path, Columns(**columns), separator)
     return whole(path.name, *prepare(Interactions.from_canonical(table, notes=notes), min_rating=min_rating, core=core))
+
+
+def check_given(name: str, **settings: Any) -> None:
+    """Refuse settings of reading and cleaning for what comes prepared."""
+    for setting, value in settings.items():
+        if value is not None:
+            raise ConfigError(f"{setting} must be left out for {name}, which comes prepared; got {value!r}")
 
 
 def source_rows(
@@ -133,6 +133,7 @@ def load_split(
     seed: int = 0,
     split_seed: int = 0,
     test: bool = True,
+    measured_users: int | None = None,
     **columns: Unpack[ColumnNames],
 ) -> Dataset:
     """Any source as train, validation and test; ``columns`` as in :func:`read`.
@@ -140,7 +141,7 @@ def load_split(
     Named datasets and ready-made splits keep their test part; validation is carved out of train unless they
     bring one. ``noise`` adds false positives to train, after carving. ``split_seed`` draws the test part,
     ``seed`` the validation part and the noise. Without ``test`` the test part is empty: that of a ready-made split is
-    left unread, and its file need not be there.
+    left unread, and its file need not be there. ``measured_users``: an evaluation ranks items for so many users only.
     """
     one_of("split", split, SPLITS)
     loaded = read_source(source, separator=separator, min_rating=min_rating, core=core, test=test, **columns)
@@ -151,14 +152,15 @@ def load_split(
         "split_seed": split_seed,
     }
     if loaded.split.kind != WHOLE:
-        _refuse_changes(settings, "the test part")
+        refuse_changes(settings, "the test part")
         if noise and not test:
             raise ConfigError(
                 f"noise must be 0 where the test part is left unread, for false positives are drawn outside it; got "
                 f"{noise!r}"
             )
-        return replace(loaded, split=_noisy(_complete(loaded.split, valid_fraction, seed), noise, seed))
-    settings |= {"valid_fraction": valid_fraction, "noise": noise, "seed": seed}
+        made = _noisy(_complete(loaded.split, valid_fraction, seed), noise, seed)
+        return replace(loaded, split=made.measure_some(measured_users, split_seed))
+    settings |= {"valid_fraction": valid_fraction, "noise": noise, "seed": seed, "measured_users": measured_users}
     dataset = split_interactions(loaded.split.train, name=loaded.name, below=loaded.split.below, **settings)
     return dataset if test else replace(dataset, split=replace(dataset.split, test=dataset.split.train.none()))
 
@@ -176,6 +178,7 @@ def split_interactions(
     noise: float = 0.0,
     seed: int = 0,
     split_seed: int = 0,
+    measured_users: int | None = None,
 ) -> Dataset:
     """Interactions as train, validation and test; ``noise`` adds false positives to train.
 
@@ -193,7 +196,8 @@ def split_interactions(
     )
     parts = replace(parts, below=below or interactions.none())
     notes = interactions.notes
-    return Dataset(name, _noisy(parts, noise, seed), titles, notes.lines(parts.kind), notes.guessed)
+    parts = _noisy(parts, noise, seed).measure_some(measured_users, split_seed)
+    return Dataset(name, parts, titles, notes.lines(parts.kind), notes.guessed)
 
 
 def _noisy(split: Split, noise: float, seed: int) -> Split:
@@ -206,7 +210,8 @@ def _noisy(split: Split, noise: float, seed: int) -> Split:
     return replace(split, train=train, below=split.below.where(is_below))
 
 
-def _refuse_changes(settings: dict[str, Any], given: str) -> None:
+def refuse_changes(settings: dict[str, Any], given: str) -> None:
+    """Refuse settings that change what is given."""
     for name, value in settings.items():
         if value != DEFAULTS[name]:
             raise ConfigError(f"{name} must be {DEFAULTS[name]!r} where {given} is given, got {value!r}")
@@ -214,7 +219,7 @@ def _refuse_changes(settings: dict[str, Any], given: str) -> None:
 
 def _complete(given: Split, valid_fraction: float, seed: int) -> Split:
     if len(given.valid):
-        _refuse_changes({"valid_fraction": valid_fraction}, "the validation part")
+        refuse_changes({"valid_fraction": valid_fraction}, "the validation part")
         return given
     train, valid = carve_validation(given.train, fraction=valid_fraction, seed=seed)
     return replace(given, train=train, valid=valid)

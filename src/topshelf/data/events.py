@@ -61,6 +61,11 @@ class Events:
         """The events under ``mask (m,)``, in the same order."""
         return self._taken(bounds(mask)[self.indptr], mask)
 
+    def of_users(self, start: int, stop: int) -> Events:
+        """The events of the users ``start`` to ``stop``; nothing is copied."""
+        first, last = int(self.indptr[start]), int(self.indptr[stop])
+        return self._taken(self.indptr[start : stop + 1] - first, slice(first, last))
+
     def none(self) -> Events:
         """No events, of the same users."""
         return self._taken(np.zeros_like(self.indptr), slice(0, 0))
@@ -76,7 +81,8 @@ class Events:
 
     def check(self, n_users: int, n_items: int, name: str) -> Events:
         """These events, or a DataError that says what is wrong with ``name``: for files, which may be damaged."""
-        lists = Ragged(torch.from_numpy(self.indptr), torch.from_numpy(self.indices).long())
+        indices = torch.from_numpy(self.indices)
+        lists = Ragged(torch.from_numpy(self.indptr), indices.long() if indices.is_floating_point() else indices)
         lists.check(n_items, name, n_lists=n_users)
         kinds = {"indices": (np.int32, np.int64), "timestamp": (np.int64, np.float64), "weight": (np.float32,)}
         for column, dtypes in kinds.items():
@@ -86,7 +92,7 @@ class Events:
                 shape = f"{values.dtype} of shape {values.shape}"
                 raise DataError(f"{name} must have one finite number per event in {column}, got {shape}")
         if self.timestamp is not None:
-            falls = np.diff(self.timestamp) < 0
+            falls = self.timestamp[1:] < self.timestamp[:-1]
             starts = self.indptr[1:-1]
             falls[starts[(starts > 0) & (starts < len(self))] - 1] = False  # from one user to the next
             if falls.any():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import numpy as np
 import polars as pl
 
 from topshelf import files
+from topshelf.data import mapped
 from topshelf.data.columns import Table, attempt, canonical, whole_numbers
 from topshelf.data.interactions import IdMap, Interactions
 from topshelf.data.memory import Allowance
 from topshelf.data.names import GUESS
-from topshelf.data.readers import first_rows, read_alike, read_text, scan_parquet, unquoted
+from topshelf.data.readers import first_rows, is_parts, read_alike, read_text, scan_parquet, unquoted
 from topshelf.data.splits import PARTS, Split
 from topshelf.data.unpack import member_bytes, open_zip
 from topshelf.errors import CheckpointError, DataError
@@ -25,7 +27,7 @@ from topshelf.errors import CheckpointError, DataError
 MEASURED = ("train", "valid", "test")
 SUMMARY = "summary.json"
 TABLES = (*PARTS, *(f"{name}_events" for name in PARTS), "users", "items")
-WRITTEN = {SUMMARY, *(f"{name}.parquet" for name in TABLES)}
+WRITTEN = {SUMMARY, *(f"{name}.parquet" for name in TABLES), *mapped.WRITTEN}
 SUMMARY_KEYS = {"split", "users", "items", *MEASURED}
 Open = Callable[[str], bytes | None]
 
@@ -39,7 +41,7 @@ def given_split(**parts: Interactions) -> Split:
 
 def is_given(path: Path) -> bool:
     """Whether the path is a zip or a folder that should hold a ready-made split."""
-    return path.is_dir() or path.suffix.lower() == ".zip"
+    return (path.is_dir() and not is_parts(path)) or path.suffix.lower() == ".zip"
 
 
 def read_given(path: Path, *, test: bool = True) -> Split:
@@ -56,6 +58,8 @@ def read_given(path: Path, *, test: bool = True) -> Split:
 
 def first_given_rows(path: Path, n: int) -> pl.DataFrame:
     """The first rows of the train part of a ready-made split, as they are in its file."""
+    if mapped.is_mapped(path):
+        return mapped.first_rows(path, n)
     if path.is_dir():
         names = ("train.parquet", "train.tsv", "train.txt")  # as they are looked for when a split is read
         return first_rows(next(path / name for name in names if (path / name).is_file()), n)
@@ -64,6 +68,8 @@ def first_given_rows(path: Path, n: int) -> pl.DataFrame:
 
 
 def _read_any(path: Path, test: bool) -> Split:
+    if mapped.is_mapped(path):
+        return given_split(**mapped.read_mapped(path, PARTS if test else PARTS[:2]))
     if path.is_dir():
         if (path / "train.parquet").is_file():
             return _read_prepared(path, test)
@@ -180,7 +186,8 @@ def _read_prepared(folder: Path, test: bool) -> Split:
     for name in ("train", "test"):
         if name in wanted and name not in tables:
             raise DataError(f"{folder} has no interactions in {name}.parquet. Make it again: topshelf data prepare")
-    users, items = (_prepared_ids(folder, role, tables) for role in ("user", "item"))
+    seen = {role: [table[role] for table in tables.values()] for role in ("user", "item")}
+    users, items = (prepared_ids(folder, role, lambda role=role: seen[role]) for role in seen)  # type: ignore[misc]
     parts = {}
     for name, table in tables.items():
         rows = _prepared_table(folder / f"{name}_events.parquet")
@@ -196,11 +203,12 @@ def _prepared_table(path: Path) -> pl.DataFrame | None:
     return canonical(scan_parquet(path), GUESS, str(path)).frame
 
 
-def _prepared_ids(folder: Path, role: str, tables: dict[str, pl.DataFrame]) -> IdMap:
+def prepared_ids(folder: Path, role: str, seen: Callable[[], list[pl.Series]]) -> IdMap:
+    """The ids of the folder's list, or those that are seen in its parts."""
     path = folder / f"{role}s.parquet"
     if path.is_file():
         return _id_map(attempt(scan_parquet(path).select("id").collect, str(path))["id"], str(path))
-    return IdMap.sorted_from(attempt(lambda: pl.concat([table[role] for table in tables.values()]), str(folder)))
+    return IdMap.sorted_from(attempt(lambda: pl.concat(seen()), str(folder)))
 
 
 def write_split(split: Split, folder: Path, summary: dict[str, Any]) -> None:
@@ -208,16 +216,23 @@ def write_split(split: Split, folder: Path, summary: dict[str, Any]) -> None:
 
     An earlier folder of ours is replaced, and known by ``summary.describe_split`` being in its summary.
     """
-    if folder.exists() and not _is_ours(folder):
-        raise DataError(f"{folder} exists and was not made by `topshelf data prepare`. Choose another --out.")
     parts = {name: part for name, part in split.parts.items() if name in MEASURED or len(part)}
     tables = {name: part.to_frame() for name, part in parts.items()}
     tables |= {f"{name}_events": part.to_frame(events=True) for name, part in parts.items() if part.events is not None}
     tables |= {name: pl.DataFrame({"id": getattr(split, name).values}) for name in ("users", "items")}
-    with files.new_folder(folder, replace=True) as fresh:
+    with prepared_folder(folder) as fresh:
         for name, table in tables.items():
             files.write(fresh / f"{name}.parquet", table.write_parquet)
         files.write_text(fresh / SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+
+@contextmanager
+def prepared_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which replaces an earlier one of ours when the block ends without an error."""
+    if folder.exists() and not _is_ours(folder):
+        raise DataError(f"{folder} exists and was not made by `topshelf data prepare`. Choose another --out.")
+    with files.new_folder(folder, replace=True) as fresh:
+        yield fresh
 
 
 def _is_ours(folder: Path) -> bool:

@@ -101,7 +101,7 @@ def _by_rating(table: pl.DataFrame, min_rating: float | None) -> tuple[pl.DataFr
             f"the run has data.min_rating = {min_rating:g}, so its new interactions must have ratings, got none. Name "
             "their column with --rating-column (in Python weight=...)"
         )
-    is_taken = pl.col("weight").cast(pl.Float32) >= np.float32(min_rating)
+    is_taken = pl.col("weight").cast(pl.Float32) >= pl.lit(min_rating, pl.Float32)
     return table.filter(is_taken), table.filter(~is_taken)
 
 

@@ -27,10 +27,10 @@ from topshelf.ragged import Ragged
 class Interactions:
     """Who took what: row ``u`` is ``indices[indptr[u]:indptr[u + 1]]``, sorted and unique.
 
-    ``indptr (n_users + 1,)`` and ``indices (n,)`` are int64. ``weight`` (ratings, float32) and ``timestamp``
-    (int64 or float64 seconds) are aligned with ``indices``, or None; of several rows with one pair they are the first
-    row's. ``events`` has all rows of the source in the order they happened, or None where there is no such order, as in
-    a matrix. ``notes`` say what the reading left out.
+    ``indptr (n_users + 1,)`` is int64, ``indices (n,)`` int64, or int32 where they are mapped from a file. ``weight``
+    (ratings, float32) and ``timestamp`` (int64 or float64 seconds) are aligned with ``indices``, or None; of several
+    rows with one pair they are the first row's. ``events`` has all rows of the source in the order they happened, or
+    None where there is no such order, as in a matrix. ``notes`` say what the reading left out.
     """
 
     indptr: np.ndarray
@@ -85,6 +85,14 @@ class Interactions:
         keys, wanted = self.keys(), self.event_keys()
         places = np.searchsorted(keys, wanted)
         return np.where(np.append(keys, -1)[places] == wanted, places, len(self))
+
+    def of_users(self, start: int, stop: int) -> Interactions:
+        """The interactions and events of the users ``start`` to ``stop``, numbered from 0; nothing is copied."""
+        first, last = int(self.indptr[start]), int(self.indptr[stop])
+        weight, timestamp = (None if x is None else x[first:last] for x in (self.weight, self.timestamp))
+        events = None if self.events is None else self.events.of_users(start, stop)
+        indptr, users = self.indptr[start : stop + 1] - first, IdMap.range(stop - start)
+        return Interactions(indptr, self.indices[first:last], users, self.items, weight, timestamp, events=events)
 
     def none(self) -> Interactions:
         """No interactions, with the same id maps."""

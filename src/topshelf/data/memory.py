@@ -80,21 +80,26 @@ def _lines(path: str) -> list[str]:
 class Allowance:
     """Counts what is unpacked from one file, and refuses it when it would not fit into memory."""
 
-    def __init__(self, source: str, packed: int | None = None) -> None:
-        self.source, self.packed = source, packed
+    def __init__(self, source: str, packed: int | None = None, *, row_bytes: int = ROW_BYTES) -> None:
+        self.source, self.packed, self.row_bytes = source, packed, row_bytes
         self.free = available()
         self.n_bytes = self.n_rows = 0
 
     def take(self, n_bytes: int, n_rows: int) -> None:
         """Count some more bytes and rows."""
         self.n_bytes, self.n_rows = self.n_bytes + n_bytes, self.n_rows + n_rows
-        needed = self.n_bytes + ROW_BYTES * self.n_rows
+        needed = self.n_bytes + self.row_bytes * self.n_rows
         if needed > SHARE * self.free:
             raise DataError(
                 f"{self.source} does not fit into memory: {self._size()}, which needs at least {size(needed)}, and "
-                f"{size(self.free)} are free. Use a machine with more memory or fewer rows; if the file should be "
-                "small, it is damaged or made to fill the memory."
+                f"{size(self.free)} are free. Use a machine with more memory or fewer rows{self._remedy()}; if the "
+                "file should be small, it is damaged or made to fill the memory."
             )
+
+    def _remedy(self) -> str:
+        if self.packed is not None or self.row_bytes < ROW_BYTES:
+            return ""
+        return f", or prepare it first: topshelf data prepare {self.source} --mapped --out FOLDER"
 
     def _size(self) -> str:
         rows = f"{self.n_rows:,} rows"

@@ -22,30 +22,25 @@ def prepare(data: Interactions, *, min_rating: float | None = None, core: int = 
     at_least("core", core, 0)
     if min_rating is None and core <= 1:
         return data, data.none()
-    is_kept = np.ones(len(data), dtype=bool) if min_rating is None else _above(data, min_rating)
+    is_kept = np.ones(len(data), dtype=bool) if min_rating is None else above(data, min_rating)
     is_below, rows = ~is_kept, data.rows()
     if core > 1:
         n_before = int(is_kept.sum())
         is_kept[is_kept] = core_mask(rows[is_kept], data.indices[is_kept], core)
         if not is_kept.any():
-            raise DataError(
-                f"the {core}-core is empty: no group of users and items has {core} interactions each. "
-                f"Use a smaller core than {core} (there were {n_before:,} interactions before this step)."
-            )
+            raise empty_core(core, n_before)
     is_user = np.bincount(rows[is_kept], minlength=data.n_users) > 0
     is_item = np.bincount(data.indices[is_kept], minlength=data.n_items) > 0
-    users, items = (
-        ids if kept.all() else IdMap(ids.values.filter(pl.Series(kept)))
-        for ids, kept in ((data.users, is_user), (data.items, is_item))
-    )
+    users, items = kept_ids(data.users, is_user), kept_ids(data.items, is_item)
     kept, below = (
-        _over(data.where(mask & is_user[rows] & is_item[data.indices]), is_user, is_item, users, items)
+        over(data.where(mask & is_user[rows] & is_item[data.indices]), is_user, is_item, users, items)
         for mask in (is_kept, is_below)
     )
     return replace(kept, notes=data.notes), below
 
 
-def _above(data: Interactions, min_rating: float) -> np.ndarray:
+def above(data: Interactions, min_rating: float) -> np.ndarray:
+    """Mask of the ratings that reach the floor."""
     if data.weight is None:
         raise ConfigError(
             f"min_rating must be left out when the data have no ratings, got {min_rating!r}. "
@@ -55,6 +50,18 @@ def _above(data: Interactions, min_rating: float) -> np.ndarray:
     if not is_kept.any():
         raise DataError(f"no rating reaches min_rating {min_rating!r}; the highest is {float(data.weight.max())!r}.")
     return is_kept
+
+
+def kept_ids(ids: IdMap, is_kept: np.ndarray) -> IdMap:
+    """The ids under a mask."""
+    return ids if is_kept.all() else IdMap(ids.values.filter(pl.Series(is_kept)))
+
+
+def empty_core(core: int, n_before: int) -> DataError:
+    return DataError(
+        f"the {core}-core is empty: no group of users and items has {core} interactions each. "
+        f"Use a smaller core than {core} (there were {n_before:,} interactions before this step)."
+    )
 
 
 def core_mask(users: np.ndarray, items: np.ndarray, core: int) -> np.ndarray:
@@ -70,7 +77,7 @@ def core_mask(users: np.ndarray, items: np.ndarray, core: int) -> np.ndarray:
     return mask
 
 
-def _over(data: Interactions, is_user: np.ndarray, is_item: np.ndarray, users: IdMap, items: IdMap) -> Interactions:
+def over(data: Interactions, is_user: np.ndarray, is_item: np.ndarray, users: IdMap, items: IdMap) -> Interactions:
     """The same interactions over id maps without the users and items that have none."""
     item = np.cumsum(is_item) - 1
     events = None if data.events is None else data.events.over(is_user, item)

@@ -9,21 +9,21 @@ import codecs
 import io
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
 import polars as pl
 
-from topshelf.data.columns import Table, attempt, canonical, not_utf8, whole_numbers
+from topshelf.data.columns import OpenTable, Table, attempt, not_utf8, open_table, whole_numbers
 from topshelf.data.interactions import Interactions
 from topshelf.data.layouts import UNQUOTED, Layout, are_lists, refuse_json, sniff
-from topshelf.data.memory import Allowance
+from topshelf.data.memory import ROW_BYTES, Allowance
 from topshelf.data.names import GUESS, IGNORE, OPTIONS, ColumnNames, Columns
 from topshelf.data.unpack import gunzip
 from topshelf.errors import DataError
 
 PARQUET = (".parquet", ".pq")
+PARTS = "part-*.parquet"  # the files of a table in parts, as Spark, Polars and `topshelf data expand` name them
 _PARQUET_MARKS = (b"PAR1", b"PARE")  # the second with an encrypted footer
 HEAD_BYTES = 1 << 18
 SAMPLED_LINES = 100
@@ -52,15 +52,32 @@ def read(path: str | Path, *, separator: str | None = None, **columns: Unpack[Co
 
 def read_table(path: str | Path, wanted: Columns, separator: str | None = None) -> Table:
     """What :func:`read` returns, with notes on what was left open."""
+    return open_source(path, wanted, separator).table()
+
+
+def open_source(
+    path: str | Path, wanted: Columns, separator: str | None = None, *, row_bytes: int = ROW_BYTES
+) -> OpenTable:
+    """A file, or a folder of Parquet parts, whose columns are found but not read.
+
+    ``row_bytes`` is what a row of a Parquet file takes on its way, for the refusal of files that do not fit.
+    """
     path = Path(path)
     source = str(path)
+    if is_parts(path):
+        return open_table(scan_parquet(path, row_bytes), wanted, source)
     if not os.path.isfile(path):  # noqa: PTH113  also False for a name that is too long, or with a NUL
         raise DataError(f"{source} is not a file. Check the path, or see the named datasets: topshelf data list")
     if path.suffix.lower() == ".zip":
         raise DataError(f"{source} is a zip. Unpack it first; only a finished split is read from a zip (load_split).")
     if path.suffix.lower() in PARQUET:
-        return canonical(scan_parquet(path), wanted, source)
-    return _read_content(_content(path), wanted, source, separator)
+        return open_table(scan_parquet(path, row_bytes), wanted, source)
+    return _open_content(_content(path), wanted, source, separator)
+
+
+def is_parts(path: Path) -> bool:
+    """Whether the path is a folder whose files are the parts of one Parquet table."""
+    return os.path.isdir(path) and next(path.glob(PARTS), None) is not None  # noqa: PTH112  as for files
 
 
 def read_user_lines(path: str | Path) -> Table:
@@ -74,7 +91,7 @@ def read_user_lines(path: str | Path) -> Table:
     content, source = _content(path), str(path)
     for line in head(content, source):
         if len(line.split()) > 1:
-            return _read_lists(content, source)
+            return _open_lists(content, source).table()
     raise DataError(f"{source} must have a user and then its items on each line, separated by blanks, got no items.")
 
 
@@ -86,23 +103,19 @@ def are_user_lines(path: str | Path, wanted: Columns = GUESS) -> bool:
     return sniff(head(_content(path), str(path)), None, str(path), wanted).is_lists
 
 
-def _read_content(content: Content, wanted: Columns, source: str, separator: str | None = None) -> Table:
+def _open_content(content: Content, wanted: Columns, source: str, separator: str | None = None) -> OpenTable:
     layout = sniff(head(content, source), separator, source, wanted)
     if layout.is_lists:
-        return _read_lists(content, source)
-    table = read_text(_scan(content, layout), wanted, source, is_raw=layout.separator in UNQUOTED)
-    if layout.has_header:
-        return table
-    places = tuple((role, f"column {layout.names.index(name) + 1}") for role, name in table.notes.guessed)
-    return table._replace(notes=replace(table.notes, guessed=places))
+        return _open_lists(content, source)
+    places = () if layout.has_header else tuple(layout.names)
+    return _open_text(_scan(content, layout), wanted, source, layout.separator in UNQUOTED, places)
 
 
 def first_rows(path: Path, n: int, wanted: Columns = GUESS, separator: str | None = None) -> pl.DataFrame:
     """The first rows of a file as they are written: all its columns, in its order; of a text file, as text."""
     source = str(path)
-    if path.suffix.lower() in PARQUET:
-        check_parquet(path)
-        return attempt(lambda: pl.scan_parquet(path, glob=False).head(n).collect(), source)
+    if path.suffix.lower() in PARQUET or is_parts(path):
+        return attempt(lambda: scan_parquet(path, row_bytes=0).head(n).collect(), source)
     content = _content(path)
     lines = head(content, source)
     layout = sniff(lines, separator, source, wanted)
@@ -116,19 +129,21 @@ def read_alike(paths: list[Path]) -> list[Table]:
     contents = {path: _content(path) for path in paths}
     claims = {path: are_lists(head(content, str(path))) for path, content in contents.items()}
     if True not in claims.values():
-        return [_read_content(content, Columns(), str(path)) for path, content in contents.items()]
+        return [_open_content(content, Columns(), str(path)).table() for path, content in contents.items()]
     for path, claim in claims.items():
         if claim is False:
             raise DataError(f"{path} must hold a user and then its items on each line, like the files beside it.")
-    return [_read_lists(content, str(path)) for path, content in contents.items()]
+    return [_open_lists(content, str(path)).table() for path, content in contents.items()]
 
 
-def scan_parquet(path: Path) -> pl.LazyFrame:
-    """A lazy table whose rows fit into memory."""
-    check_parquet(path)
-    frame = pl.scan_parquet(path, glob=False)
+def scan_parquet(path: Path, row_bytes: int = ROW_BYTES) -> pl.LazyFrame:
+    """A lazy table whose rows fit into memory; of a folder, the rows of its parts in the order of their names."""
+    paths = sorted(path.glob(PARTS)) if path.is_dir() else [path]
+    for one in paths:
+        check_parquet(one)
+    frame = pl.scan_parquet(paths, glob=False)
     rows = attempt(lambda: frame.select(pl.len()).collect(), str(path)).item()
-    Allowance(str(path)).take(0, rows)
+    Allowance(str(path), row_bytes=row_bytes).take(0, rows)
     return frame
 
 
@@ -209,7 +224,12 @@ def _scan_double_colons(content: Content, layout: Layout) -> pl.LazyFrame:
 
 def read_text(frame: pl.LazyFrame, wanted: Columns, source: str, *, is_raw: bool = False) -> Table:
     """The table of a scan whose columns are all text; ``is_raw`` where their quotes are still around them."""
+    return _open_text(frame, wanted, source, is_raw).table()
 
+
+def _open_text(
+    frame: pl.LazyFrame, wanted: Columns, source: str, is_raw: bool = False, places: tuple[str, ...] = ()
+) -> OpenTable:
     # Ids are read as text and made numbers only if all are: a guess from the first rows fails at row 10,001.
     def convert(role: str, column: pl.Series, where: str) -> pl.Series:
         column = unquoted(column) if is_raw else column
@@ -217,7 +237,7 @@ def read_text(frame: pl.LazyFrame, wanted: Columns, source: str, *, is_raw: bool
             return _numbers(column, where)
         return _numbers_or_text(column) if role == "timestamp" else _ids(column)
 
-    return canonical(frame, wanted, source, convert)
+    return open_table(frame, wanted, source, convert, places)
 
 
 def unquoted(column: pl.Series) -> pl.Series:
@@ -271,7 +291,7 @@ def _numbers_or_text(column: pl.Series) -> pl.Series:
     return column
 
 
-def _read_lists(content: Content, source: str) -> Table:
+def _open_lists(content: Content, source: str) -> OpenTable:
     """LightGCN's format: on each line a user and then its items."""
     lines = _scan_csv(content, "\x01", ["line"])
     fields = pl.col("line").str.extract_all(r"\S+")
@@ -280,4 +300,4 @@ def _read_lists(content: Content, source: str) -> Table:
         .filter(pl.col("item").list.len() > 0)  # a user may have no items in one of the files
         .explode("item")
     )
-    return read_text(frame, Columns(user="user", item="item"), source)
+    return _open_text(frame, Columns(user="user", item="item"), source)

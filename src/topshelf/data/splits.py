@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +12,7 @@ import numpy as np
 
 from topshelf.data.events import Events, concatenate_events
 from topshelf.data.interactions import IdMap, Interactions
+from topshelf.data.shuffles import Shuffles
 from topshelf.errors import ConfigError, DataError, at_least, one_of, positive
 from topshelf.ragged import Ragged, merge
 
@@ -35,7 +34,8 @@ class Split:
 
     ``left_out`` holds the interactions that no part has, because train does not know their user or item: nothing can be
     measured on them, but they happened. ``notes`` counts them by the part that they would have been in. ``below`` holds
-    what is rated below ``min_rating``: no positives, but seen. Both are empty unless given.
+    what is rated below ``min_rating``: no positives, but seen. Both are empty unless given. ``measured`` are the users,
+    ascending, that an evaluation ranks items for; None: all.
     """
 
     train: Interactions
@@ -45,6 +45,7 @@ class Split:
     notes: dict[str, int] = field(default_factory=dict)
     left_out: Interactions = None  # type: ignore[assignment]
     below: Interactions = None  # type: ignore[assignment]
+    measured: np.ndarray | None = None
     _lists: dict[tuple[str, ...], Ragged] = field(default_factory=dict, init=False, repr=False)
 
     def __repr__(self) -> str:
@@ -93,7 +94,17 @@ class Split:
         for name in PARTS:
             self.lists(name).check(self.n_items, f"the {name} part", n_lists=self.n_users, unique=True)
         _check_disjoint(self.parts)
+        if self.measured is not None:
+            _check_measured(self.measured, self.n_users)
         return self
+
+    def measure_some(self, n: int | None, seed: int = 0) -> Split:
+        """The same split, measured on at most ``n`` users, drawn among those with something to find."""
+        if n is None:
+            return self
+        able = np.flatnonzero((self.test if len(self.test) else self.valid).counts)
+        drawn = np.random.default_rng([seed, 4]).permutation(able)[: at_least("measured_users", n, 1)]
+        return replace(self, measured=np.sort(drawn))
 
     @property
     def users(self) -> IdMap:
@@ -117,6 +128,12 @@ def through_refit(refit: bool | Literal["all"]) -> Through:
     if refit == "all":
         return "all"
     return "valid" if refit else "train"
+
+
+def _check_measured(users: np.ndarray, n_users: int) -> None:
+    is_right = users.ndim == 1 and users.dtype == np.int64 and bool((users[1:] > users[:-1]).all())
+    if not is_right or (len(users) and not (users[0] >= 0 and users[-1] < n_users)):
+        raise DataError(f"measured must be indices of the {n_users} users, ascending without repeats, got {users!r}")
 
 
 def _check_disjoint(parts: Mapping[str, Interactions]) -> None:
@@ -144,14 +161,15 @@ def ratio_split(
     Test items that no train list holds are dropped. A user's only item stays in train. Same draws as
     ``random.seed(seed)`` followed by one ``random.shuffle`` for each user, users and items in dense order.
     """
+    return parts(interactions, ratio_mask(interactions, test_fraction, Shuffles(seed)))
+
+
+def ratio_mask(interactions: Interactions, test_fraction: float, shuffles: Shuffles) -> np.ndarray:
+    """Mask of what :func:`ratio_split` keeps in train; the draws go on from those for the users before."""
     _fraction("test_fraction", test_fraction)
-    generator = random.Random(seed)
-    is_train = np.zeros(len(interactions), dtype=bool)
-    for start, end in itertools.pairwise(interactions.indptr.tolist()):
-        positions = list(range(start, end))
-        generator.shuffle(positions)
-        is_train[positions[: max(1, math.floor((1 - test_fraction) * (end - start) + ROUNDING))]] = True
-    return _parts(interactions, is_train)
+    counts = interactions.counts
+    share = np.maximum(1, np.floor((1 - test_fraction) * counts + ROUNDING)).astype(np.int64)
+    return shuffles.first(interactions.indptr, np.minimum(share, counts))
 
 
 def last_split(interactions: Interactions, *, last_n: int = 1) -> tuple[Interactions, Interactions]:
@@ -160,8 +178,14 @@ def last_split(interactions: Interactions, *, last_n: int = 1) -> tuple[Interact
     Equal times are ordered by item index. Test items that no train list holds are dropped. An event of a pair in train
     that happened after the user's first test item is one of test's ``events``.
     """
-    is_last = _latest(interactions, at_least("last_n", last_n, 1))
-    return _without_future(*_parts(interactions, ~is_last), interactions.where(is_last))
+    return last_parts(interactions, latest(interactions, last_n))
+
+
+def last_parts(
+    interactions: Interactions, is_last: np.ndarray, known: np.ndarray | None = None
+) -> tuple[Interactions, Interactions]:
+    """The parts of :func:`last_split`, by a mask of what is test; ``known`` as in :func:`parts`."""
+    return _without_future(*parts(interactions, ~is_last, known), interactions.where(is_last))
 
 
 def time_split(interactions: Interactions, *, test_fraction: float = 0.2) -> tuple[Interactions, Interactions]:
@@ -170,11 +194,16 @@ def time_split(interactions: Interactions, *, test_fraction: float = 0.2) -> tup
     About ``1 - test_fraction`` of the interactions lie before that moment. Test interactions of users or
     items that train does not know are dropped. A later event of a pair in train is one of test's ``events``.
     """
-    return _by_moment(interactions, _fraction("test_fraction", test_fraction))
+    return by_moment(interactions, cut_moment(times_of(interactions), test_fraction))
 
 
 def carve_validation(
-    train: Interactions, *, fraction: float = 0.1, seed: int = 0, kind: str = "random", last_n: int = 1
+    train: Interactions,
+    *,
+    fraction: float = 0.1,
+    seed: int | np.random.Generator = 0,
+    kind: str = "random",
+    last_n: int = 1,
 ) -> tuple[Interactions, Interactions]:
     """Take a validation part out of train.
 
@@ -187,8 +216,8 @@ def carve_validation(
         return train, train.none()
     _fraction("valid_fraction", fraction)
     if one_of("kind", kind, CARVINGS) == "time":
-        return _by_moment(train, fraction)
-    is_valid = _latest(train, last_n) if kind == "last" else _random_share(train, fraction, seed)
+        return by_moment(train, cut_moment(times_of(train), fraction))
+    is_valid = latest(train, last_n) if kind == "last" else _random_share(train, fraction, seed)
     rest, valid = train.where(~is_valid), train.where(is_valid)
     return _without_future(rest, valid, valid) if kind == "last" else (rest, valid)
 
@@ -223,40 +252,59 @@ def make_split(
     train, valid = carve_validation(rest, fraction=valid_fraction, seed=seed, kind=carving, last_n=last_n)
     dropped = len(interactions) - len(rest) - len(test)
     notes = {"dropped_test": dropped, "dropped_valid": len(rest) - len(train) - len(valid)}
-    if test_fraction and not len(test):
+    refuse_no_test(kind, len(test), dropped, test_fraction)
+    left_out, test = left_out_of(interactions, train, valid, test)
+    return Split(train, valid, test, kind, notes, left_out)
+
+
+def refuse_no_test(kind: str, n_test: int, dropped: int, test_fraction: float) -> None:
+    if test_fraction and not n_test:
         raise DataError(
             f"the {kind} split leaves no test interactions ({dropped} were dropped: their "
             "users or items are not in train). Use more data, a larger core, or another split."
         )
+
+
+def left_out_of(
+    interactions: Interactions, train: Interactions, valid: Interactions, test: Interactions
+) -> tuple[Interactions, Interactions]:
+    """What no part has, and the test part without its events."""
     left_out = interactions.without(train, valid, test)
     if len(left_out) and test.events is not None:  # what was dropped from validation may have later events
         test = replace(test, events=test.events.where(~np.isin(test.event_keys(), left_out.keys())))
-    return Split(train, valid, test, kind, notes, left_out)
+    return left_out, test
 
 
-def _parts(
-    interactions: Interactions, is_train: np.ndarray, drop_new_users: bool = False
+def parts(
+    interactions: Interactions, is_train: np.ndarray, known: np.ndarray | None = None, drop_new_users: bool = False
 ) -> tuple[Interactions, Interactions]:
+    """Train and test by a mask; test without the items that train does not have.
+
+    ``known``: whether train has each item, (n_items,), where these are the interactions of some users only.
+    """
     train = interactions.where(is_train)
-    is_test = ~is_train & (train.item_counts > 0)[interactions.indices]
+    is_test = ~is_train & (train.item_counts > 0 if known is None else known)[interactions.indices]
     if drop_new_users:
         is_test &= (train.counts > 0)[interactions.rows()]
     return train, interactions.where(is_test)
 
 
-def _latest(interactions: Interactions, last_n: int) -> np.ndarray:
+def latest(interactions: Interactions, last_n: int) -> np.ndarray:
     """Mask of each user's latest ``last_n``, for users who have more than that."""
+    at_least("last_n", last_n, 1)
     rows = interactions.rows()
-    order = np.lexsort((interactions.indices, _times(interactions), rows))
+    order = np.lexsort((interactions.indices, times_of(interactions), rows))
     from_end = interactions.indptr[rows + 1] - 1 - np.arange(len(rows))
     mask = np.zeros(len(rows), dtype=bool)
     mask[order] = (from_end < last_n) & (interactions.counts[rows] > last_n)
     return mask
 
 
-def _by_moment(interactions: Interactions, fraction: float) -> tuple[Interactions, Interactions]:
-    cut = _cut(_times(interactions), fraction)
-    before, after = _parts(interactions, _times(interactions) < cut, drop_new_users=True)
+def by_moment(
+    interactions: Interactions, cut: float, known: np.ndarray | None = None
+) -> tuple[Interactions, Interactions]:
+    """What is before a moment, and what is after it; ``known`` as in :func:`parts`."""
+    before, after = parts(interactions, times_of(interactions) < cut, known, drop_new_users=True)
     return _moved(before, after, lambda times, _: times >= cut)
 
 
@@ -265,7 +313,7 @@ def _without_future(
 ) -> tuple[Interactions, Interactions]:
     """The parts with each user's events after the first that was held out from them moved to the later part."""
     first = np.full(before.n_users, np.inf)
-    np.minimum.at(first, held_out.rows(), _times(held_out))
+    np.minimum.at(first, held_out.rows(), times_of(held_out))
     return _moved(before, after, lambda times, users: times > first[users])
 
 
@@ -279,21 +327,30 @@ def _moved(
     return replace(before, events=before.events.where(~late)), replace(after, events=later)
 
 
-def _cut(times: np.ndarray, fraction: float) -> float:
+def cut_moment(times: np.ndarray, fraction: float) -> float:
     """The first moment after the earlier ``1 - fraction`` of the times."""
     moments = np.sort(times)
-    cut = moments[min(math.floor((1 - fraction) * len(moments) + ROUNDING), len(moments) - 1)]
+    cut = moments[cut_place(len(moments), fraction)]
     if cut == moments[0]:  # many events share the first moment: cut right after it
         later = moments[moments > cut]
         if not len(later):
-            raise DataError(
-                f"a split by time needs at least two different timestamps, got only {cut}. Use split 'ratio' instead."
-            )
+            raise one_moment(cut)
         cut = later[0]
     return cut
 
 
-def _random_share(train: Interactions, fraction: float, seed: int) -> np.ndarray:
+def cut_place(n: int, fraction: float) -> int:
+    """Which of n times, in order, is the first that is held out."""
+    return min(math.floor((1 - _fraction("test_fraction", fraction)) * n + ROUNDING), n - 1)
+
+
+def one_moment(cut: float) -> DataError:
+    return DataError(
+        f"a split by time needs at least two different timestamps, got only {cut}. Use split 'ratio' instead."
+    )
+
+
+def _random_share(train: Interactions, fraction: float, seed: int | np.random.Generator) -> np.ndarray:
     rows, counts = train.rows(), train.counts
     share = np.where(counts >= 2, np.maximum(np.floor(fraction * counts + ROUNDING), 1), 0)
     order = np.lexsort((np.random.default_rng(seed).random(len(rows)), rows))
@@ -302,7 +359,7 @@ def _random_share(train: Interactions, fraction: float, seed: int) -> np.ndarray
     return mask
 
 
-def _times(interactions: Interactions) -> np.ndarray:
+def times_of(interactions: Interactions) -> np.ndarray:
     if interactions.timestamp is None:
         raise DataError(
             "this split needs timestamps, and the data have none. Name their column with --time-column "

@@ -129,7 +129,8 @@ class Loss(ModuleForm, Recorded, Tables):
     - ``defaults``: what a run uses where its settings leave the choice open;
     - ``pair_copies``: how many tables of (P, N) floats the loss and its backward pass hold at once, for the memory
       check;
-    - ``raced``: a setting that a run may leave to a short race on validation ("auto"), with the values that are tried;
+    - ``raced``: a setting that a run may leave to a short race on validation ("auto"), with the values that are tried,
+      the safest last: it is taken where others are hardly better;
     - ``own_rate``: the learning rate of its parameters, where it is not the model's;
     - ``each``: the loss of every positive, where it is more than a call of the formula.
 

@@ -36,13 +36,13 @@ def updated_weights(old: Tensor, histories: Ragged, context: Context, l2: float)
     columns = scipy.sparse.vstack([now[changed], was[changed]]).tocsr()
     signs = np.repeat([1.0, -1.0], len(changed))
     some = np.diff(columns.indptr) > 0
-    columns, signs = columns[some], torch.from_numpy(signs[some])
+    columns, signs = columns[some], signs[some]
     if columns.shape[0] > _MOST_RANK * n_items:
         return None
     inverse = _grown(_inverse(old, was[:, : old.size(0)], l2), n_items, l2)
     if columns.shape[0]:
         beside = torch.from_numpy(columns @ inverse.numpy())  # (r, n): U'P
-        system = torch.from_numpy(columns @ beside.numpy().T) + torch.diag(signs)
+        system = torch.from_numpy(columns @ beside.numpy().T) + torch.diag(torch.from_numpy(signs))
         inverse -= beside.T @ torch.linalg.solve(system, beside)
     if not _is_inverse(inverse, now, l2):
         return None

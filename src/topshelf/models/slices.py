@@ -42,7 +42,7 @@ class ItemSlice:
     def local(self, lists: Ragged) -> Ragged:
         """The lists without the items of other slices, counted from the first item of this one."""
         kept = lists.where(self.has(lists.indices))
-        return Ragged(kept.indptr, kept.indices - self.first)
+        return Ragged(kept.indptr, kept.indices.long() - self.first)
 
     def rows(self, table: Tensor) -> Tensor:
         """This slice's rows of a table with a row per item."""

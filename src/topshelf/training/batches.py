@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from topshelf.queries import Batch
 from topshelf.ragged import Ragged
+
+if TYPE_CHECKING:
+    from topshelf.training.objective import EpochBatches
 
 Order = Literal["query", "pair"]
 
@@ -56,6 +60,24 @@ class Batches:
         return Batch(
             query, owner, self.pair_item[pairs], self.positives.select(query), False, self.positives.indptr[query]
         )
+
+
+class FirstBatches:
+    """The first batches of each epoch."""
+
+    def __init__(self, batches: EpochBatches, n: int) -> None:
+        self.batches, self.n = batches, n
+
+    def __len__(self) -> int:
+        return min(self.n, len(self.batches))
+
+    def epoch(self, generator: torch.Generator) -> Iterator[Any]:
+        return itertools.islice(self.batches.epoch(generator), self.n)
+
+
+def bounded(batches: EpochBatches, n: int | None) -> EpochBatches:
+    """The batches, or the first n of each epoch."""
+    return batches if n is None else FirstBatches(batches, n)
 
 
 def stream(seed: int, *path: int) -> torch.Generator:

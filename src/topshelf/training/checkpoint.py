@@ -61,8 +61,7 @@ def _flatten(value: Any, tensors: dict[str, Tensor]) -> Any:
     """The value with every tensor moved to ``tensors`` and a reference left behind."""
     if isinstance(value, Tensor):
         name = f"t{len(tensors)}"
-        # A copy: safetensors refuses tensors that share memory, and training goes on while we write.
-        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        tensors[name] = _alone(value.detach().cpu().contiguous(), tensors)
         return {"tensor": name}
     if isinstance(value, dict):
         return {"dict": [[_flatten(key, tensors), _flatten(item, tensors)] for key, item in value.items()]}
@@ -71,6 +70,16 @@ def _flatten(value: Any, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"cannot save a {type(value).__name__}")
+
+
+def _alone(tensor: Tensor, others: dict[str, Tensor]) -> Tensor:
+    """The tensor, or a copy if it shares memory with another one: safetensors refuses those.
+
+    Any other copy would double the memory of a large table while it is written; nothing changes it meanwhile.
+    """
+    place = tensor.untyped_storage().data_ptr()
+    is_shared = any(place == other.untyped_storage().data_ptr() for other in others.values())
+    return tensor.clone() if is_shared or not tensor.numel() else tensor
 
 
 def _restore(value: Any, tensors: dict[str, Tensor]) -> Any:

@@ -223,6 +223,7 @@ class RunFolder:
         split = dataset.split
         state: dict[str, Any] = {"name": dataset.name, "kind": split.kind, "notes": dict(split.notes)}
         state["n_items"] = split.n_items
+        state["measured"] = None if split.measured is None else torch.from_numpy(split.measured)
         for name, part in split.parts.items():
             state[name] = part_state(part)
         checkpoint.save(self.interactions, state)
@@ -256,7 +257,8 @@ class RunFolder:
             if state.get("n_items", len(maps[1])) != len(maps[1]):
                 raise DataError(f"there must be {state['n_items']} items, got {len(maps[1])} ids")
             parts = {name: part_of(state[name], name, *maps) for name in PARTS if name in state}
-            split = Split(**parts, kind=str(state["kind"]), notes=_notes(state["notes"])).check()
+            measured = None if state.get("measured") is None else state["measured"].numpy()
+            split = Split(**parts, kind=str(state["kind"]), notes=_notes(state["notes"]), measured=measured).check()
             if not len(split.train):
                 raise DataError("the train part must hold interactions, got none")
             return Dataset(str(state["name"]), split, titles)
@@ -387,7 +389,10 @@ def _notes(notes: Any) -> dict[str, int]:
 
 def _tensors(lists: Interactions | Events, *names: str) -> dict[str, torch.Tensor | None]:
     arrays = {name: getattr(lists, name) for name in names}
-    return {name: None if x is None else torch.from_numpy(x.copy()) for name, x in arrays.items()}
+    return {
+        name: None if x is None else torch.from_numpy(x if x.flags.writeable else x.copy())
+        for name, x in arrays.items()
+    }
 
 
 def _read_parquet(path: Path) -> pl.DataFrame:

@@ -1,9 +1,10 @@
 """Settings that a run leaves to a short race on validation: ``loss.tau_weight = "auto"``.
 
 Every value that the loss names (``Loss.raced``) begins the run from the seed's start. Values that are far behind after
-half of ``train.race_epochs`` are dropped; after all of them the best on validation goes on, and is the run. So a run
-with "auto" is the run with the chosen value given, to the last bit, and its config has that value: a resumed or
-refitted run does not race again. What the race costs are the epochs of the values that lost.
+half of ``train.race_epochs`` are dropped; after all of them the best on validation goes on, and is the run; if a later
+value is within 2% of it, that one. So a run with "auto" is the run with the chosen value given, to the last bit, and
+its config has that value: a resumed or refitted run does not race again. What the race costs are the epochs of the
+values that lost.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ C = TypeVar("C", bound=BaseConfig)
 # A smaller tau_weight learns faster at first, so a value that is only a little behind after half of the race stays.
 # Health, epoch 10: softmax is 13% behind, and 10% in the end; Electronic: 35%.
 _FAR_BEHIND = 0.85
+# For the same reason a lead of less than this at the end of the race is none: the last of the near values is taken.
+_NEAR = 0.98
 
 
 class Tried(NamedTuple):
@@ -117,7 +120,8 @@ def settle(config: C, task: Task, *, quiet: bool) -> Settled[C]:
     started, epochs = time.perf_counter(), min(config.train.race_epochs, config.train.epochs)
     runners = [_Runner(_with_value(config, name, value), task, value) for value in loss_class(config).raced[name]]
     _race(runners, epochs, name, quiet)
-    best = max(runners, key=lambda runner: runner.rank)
+    most = max(runner.rank for runner in runners)
+    best = next(runner for runner in reversed(runners) if runner.rank >= _NEAR * most)
     if best.state is None:
         raise TrainingError(
             f"the race for loss.{name} = {AUTO!r} failed: the loss was not finite with any of "
@@ -126,7 +130,7 @@ def settle(config: C, task: Task, *, quiet: bool) -> Settled[C]:
     tried = tuple(Tried(runner.value, runner.score, runner.epochs) for runner in runners)
     seconds = round(time.perf_counter() - started, 3)
     race = Race(f"loss.{name}", best.value, task.metric(config), tried, epochs, seconds)
-    return Settled(best.config, race, {"phase": "train", "extra": {}, "trainer": best.state})
+    return Settled(_with_value(config, name, best.value), race, {"phase": "train", "extra": {}, "trainer": best.state})
 
 
 def _race(runners: list[_Runner], epochs: int, label: str, quiet: bool) -> None:

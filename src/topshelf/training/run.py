@@ -278,7 +278,7 @@ def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
     _check_seen(folder, config, task, state)
     # Before the last phase ends, a run's model is that of the first phase, which has seen train alone.
     is_final = "refit" in state or folder.is_finished
-    known = {"is_finished": folder.is_finished, "is_final": is_final, "origin": load_origin(folder)}
+    known: dict[str, Any] = {"is_finished": folder.is_finished, "is_final": is_final, "origin": load_origin(folder)}
     fitted = Fitted(config, dataset, **vars(outcome), **known)
     model.attach(fitted.task.context(fitted.through))
     folder.say_if_unfinished(outcome.best_epoch)

@@ -18,7 +18,7 @@ from topshelf.config import BaseConfig
 from topshelf.errors import CheckpointError, ConfigError, TrainingError
 from topshelf.losses import Loss
 from topshelf.models import Trainable
-from topshelf.training.batches import stream
+from topshelf.training.batches import bounded, stream
 from topshelf.training.objective import Objective, StepBatch
 from topshelf.training.optim import RowAdam
 
@@ -85,7 +85,7 @@ class Trainer:
         self, objective: Objective, config: BaseConfig, validate: Callable[[Any], float] | None = None
     ) -> None:
         self.objective, self.settings, self.seed, self.validate = objective, config.train, config.seed, validate
-        settings, self.batches = config.train, objective.batches
+        settings, self.batches = config.train, bounded(objective.batches, config.train.epoch_steps)
         if len(self.batches) == 0:
             raise TrainingError("no user has both a positive and a negative item: there is nothing to rank")
         self.model.sparse_rows = settings.optimizer == "row_adam"

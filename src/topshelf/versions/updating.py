@@ -83,7 +83,12 @@ def updated(old: Fitted, growth: Growth, *, name: str, titles: Any = None, quiet
         "seconds": round(seconds, 3),
     }
     origin = replace(learned.origin, lineage=(*old.origin.lineage, step))
-    facts = {"best_epoch": old.best_epoch, "seconds": seconds, "valid_score": valid_score(old), "measured": measured}
+    facts: dict[str, Any] = {
+        "best_epoch": old.best_epoch,
+        "seconds": seconds,
+        "valid_score": valid_score(old),
+        "measured": measured,
+    }
     return replace(learned, **facts, origin=origin)
 
 

@@ -70,7 +70,9 @@ class InteractionsTask(CatalogueTask):
                 f"the valid part of the {split.kind} split is empty, and tuning is measured on it. Use more data, a "
                 "larger data.valid_fraction, or another data.split"
             )
-        return Dataset(data.name, Split(split.train, split.valid, split.train.none(), split.kind))
+        return Dataset(
+            data.name, Split(split.train, split.valid, split.train.none(), split.kind, measured=split.measured)
+        )
 
     @classmethod
     def save_parts(cls, path: Path, data: Dataset) -> None:
@@ -113,7 +115,13 @@ class InteractionsTask(CatalogueTask):
         lists, n_users = self.split.lists, self.split.n_users
         valid = lists("valid") if part == "test" else None
         evalset, _ = protocol_set(lists(part), lists("train"), valid, protocol, None, n_users, self.n_items)
-        return replace(evalset, queries=QuerySet.known(n_users, self.device))
+        evalset = replace(evalset, queries=QuerySet.known(n_users, self.device))
+        if self.split.measured is None:
+            return evalset
+        measured = torch.from_numpy(self.split.measured)
+        is_measured = torch.zeros(n_users, dtype=torch.bool).index_fill_(0, measured, True)
+        relevant = evalset.relevant.where(is_measured[evalset.relevant.owner()])
+        return replace(evalset, relevant=relevant, measured=measured).trusted(self.n_items)
 
     def validate(self, model: Model, k: int) -> float:
         evalset = self.evaluation("valid")
@@ -162,6 +170,8 @@ class InteractionsTask(CatalogueTask):
             lines.append(
                 "the split is random, so the model may have seen a user's later choices; with timestamps, split by time"
             )
+        if split.measured is not None:
+            lines.append(f"measured on {len(split.measured):,} of the users, drawn at random (data.measured_users)")
         lines += [f"{NOTES.get(note, note)}: {count:,}" for note, count in split.notes.items() if count]
         learned = split.seen(through)
         if n_new := int((learned.counts == 0).sum()):
