@@ -24,6 +24,7 @@ from topshelf.cli.export import export
 from topshelf.cli.links import links
 from topshelf.cli.rank import rank
 from topshelf.cli.report import report
+from topshelf.cli.serve import serve, serve_events, serve_key
 from topshelf.cli.tune import tune
 from topshelf.errors import TopshelfError, TopshelfWarning, TrainingError
 
@@ -57,7 +58,8 @@ def options(
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 _RUNS = (auto, train, evaluate, compare, report, recommend, similar, rank, links, blend, export)
-for command in (*_RUNS, losses, models, demo, diagnose, tune):
+_SERVING = (serve, serve_key, serve_events)
+for command in (*_RUNS, *_SERVING, losses, models, demo, diagnose, tune):
     app.command()(command)
 
 
