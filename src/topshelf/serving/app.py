@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -14,18 +15,13 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
-from topshelf.errors import TopshelfError
 from topshelf.serving.engine import Engine
 from topshelf.serving.guard import METRICS, REQUEST_ID, Guard
-from topshelf.serving.refusals import ConflictError, OverloadedError, UnavailableError
-from topshelf.serving.routes import ROUTES, BadJsonError, Route, sent
+from topshelf.serving.routes import ROUTES, Route, lists, sent
 from topshelf.serving.service import Service
 
 OPENAPI = "/openapi.json"
 _REF = "#/components/schemas/{model}"
-_STATUS: tuple[tuple[type[TopshelfError], int], ...] = (
-    (OverloadedError, 503), (UnavailableError, 503), (ConflictError, 409), (BadJsonError, 400),
-)  # fmt: skip
 _ERRORS = {
     400: "The body is no JSON.", 401: "No key, or a wrong one.", 403: "The key's role is too weak.",
     408: "The body came too slowly.", 409: "What is served does not have this.", 413: "The body is too long.",
@@ -59,13 +55,12 @@ def create_app(engine: Engine) -> FastAPI:
         _add(app, route)
     app.add_route(OPENAPI, lambda request: sent(request.app.openapi()), methods=["GET"], include_in_schema=False)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
-    app.add_exception_handler(TopshelfError, _failed)
     app.add_exception_handler(HTTPException, _failed)
     roles: dict[str, str | None] = {route.path: route.role for route in ROUTES} | {OPENAPI: "read"}
     if engine.settings.open_metrics:
         roles[METRICS] = None
     guard: dict[str, Any] = {"settings": engine.settings, "observed": service.observed, "roles": roles}
-    app.add_middleware(Guard, **guard, is_full=service.is_full)
+    app.add_middleware(Guard, **guard, is_full=service.is_full, direct={"/recommend": partial(lists, service)})
     if engine.settings.cors_origins:
         origins = list(engine.settings.cors_origins)
         names = ["authorization", "content-type", "x-api-key", "x-request-id"]
@@ -119,17 +114,8 @@ def _described(app: FastAPI) -> dict[str, Any]:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """Errors of ours, and of routing, as one form of JSON."""
-    headers: dict[str, str] = {}
-    if isinstance(error, HTTPException):
-        status, text = error.status_code, str(error.detail)
-        headers = dict(error.headers or {})
-    else:
-        status = next((code for kind, code in _STATUS if isinstance(error, kind)), 422)
-        text = str(error)
-    if status == 503:
-        headers["retry-after"] = "1"
-        request.app.state.service.observed.refused.labels("overload").inc()
-    answer = sent({"error": text, "request": request.scope.get(REQUEST_ID, "")}, status)
-    answer.headers.update(headers)
+    """What the router refuses, in the form of the guard's answers."""
+    assert isinstance(error, HTTPException)
+    answer = sent({"error": str(error.detail), "request": request.scope.get(REQUEST_ID, "")}, error.status_code)
+    answer.headers.update(error.headers or {})
     return answer

@@ -17,6 +17,7 @@ from topshelf.config import SequenceConfig
 from topshelf.data.ids import UNKNOWN
 from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
+from topshelf.ranking import QueryVectors
 from topshelf.reasons import reasons
 from topshelf.serving.approximate import Index
 from topshelf.serving.attributes import Attributes, Selections
@@ -93,7 +94,9 @@ class Loaded:
             allowed, unknown = np.unique(allowed), unknown + n
         kind, history, fallback = self._kind(row, new, query.user is not None)
         has_own = self.filters_seen if query.filter_seen is None else query.filter_seen
-        parts = [excluded, *([self.seen.of(row), new] if has_own else [])]
+        exclude = self.seen.of(row) if has_own else NOTHING
+        if len(excluded) or (has_own and len(new)):
+            exclude = _union(exclude, excluded, *([new] if has_own else []))
         mask = None if query.filter is None else self.selections.of(query.filter)
         if mask is not None and allowed is not None:
             allowed, mask = allowed[mask[allowed]], None
@@ -101,7 +104,7 @@ class Loaded:
         owned = _union(self.taken.of(row), new) if query.explain else NOTHING
         return Prepared(
             self, variant, query.user, min(k, len(self.item_ids)), query.explain, row, kind, history, owned,
-            _union(*parts), mask, allowed, fallback, unknown,
+            exclude, mask, allowed, fallback, unknown,
         )  # fmt: skip
 
     def _new_items(self, row: int, happened: Sequence[str], history: Sequence[Id]) -> tuple[np.ndarray, int]:
@@ -150,14 +153,14 @@ class Loaded:
                 found[place] = np.full(len(items), np.nan), items
         return [self._shown(one, *some) for one, some in zip(asked, found, strict=True)]
 
-    def encode(self, kind: str, asked: Sequence[Prepared]) -> Tensor:
-        """Vectors (Q, d) of queries of one kind, dense or CSR."""
+    def encode(self, kind: str, asked: Sequence[Prepared]) -> QueryVectors:
+        """Vectors (Q, d) of queries of one kind."""
         if kind == "rows":
             queries = QuerySet(rows=torch.tensor([one.row for one in asked]))
         else:
             lists = ragged([one.history for one in asked])
             queries = QuerySet(history=lists) if kind == "history" else QuerySet(sequence=lists)
-        return self.artifact.encode(queries)[torch.arange(len(asked))]
+        return self.artifact.encode(queries)
 
     def _ranked(self, kind: str, asked: list[Prepared]) -> list[Found]:
         vectors = self.encode(kind, asked)
@@ -165,13 +168,13 @@ class Loaded:
         for place, one in enumerate(asked):
             candidates = self._narrow(one)
             if candidates is not None:
-                scores, items = best_of(_row(vectors, place), self.vectors, one.k, candidates)
+                scores, items = best_of(vectors[torch.tensor([place])], self.vectors, one.k, candidates)
                 found[place] = scores.numpy(), items.numpy()
-        if self.index is not None and vectors.layout == torch.strided:
+        if self.index is not None and isinstance(vectors, Tensor) and vectors.layout == torch.strided:
             self._approximate(vectors, asked, found)
         rest = [place for place, some in enumerate(found) if some is None]
         if rest:
-            some = vectors if len(rest) == len(asked) else vectors[torch.tensor(rest)]
+            some = vectors[torch.tensor(rest)]
             chosen = [asked[place] for place in rest]
             k, exclude = max(one.k for one in chosen), ragged([one.exclude for one in chosen])
             scores, items = best_items(some, self.vectors, k, exclude, [one.mask for one in chosen])
@@ -200,7 +203,7 @@ class Loaded:
             lists = self.index.search(chosen, k, [one.exclude for one in some], some[0].mask)
             for place, items in zip(places, lists, strict=True):
                 if items is not None:
-                    scores, best = best_of(_row(vectors, place), self.vectors, asked[place].k, np.sort(items))
+                    scores, best = best_of(vectors[place : place + 1], self.vectors, asked[place].k, np.sort(items))
                     found[place] = scores.numpy(), best.numpy()
 
     def _popular(self, one: Prepared) -> np.ndarray:
@@ -231,7 +234,9 @@ class Loaded:
         is_here = found != UNKNOWN
         values: list[float | None] = [None] * len(items)
         if one.kind != "popular" and is_here.any():
-            scores = candidate_scores(self.encode(one.kind, [one]), self.vectors, torch.from_numpy(found[is_here]))
+            scores = candidate_scores(
+                self.encode(one.kind, [one])[torch.tensor([0])], self.vectors, torch.from_numpy(found[is_here])
+            )
             for place, value in zip(np.nonzero(is_here)[0].tolist(), scores.tolist(), strict=True):
                 values[place] = value
         listed = [
@@ -292,16 +297,9 @@ class _Lists:
         return NOTHING if row == UNKNOWN else self.indices[self.indptr[row] : self.indptr[row + 1]]
 
 
-def _row(vectors: Tensor, place: int) -> Tensor:
-    return vectors[place].unsqueeze(0) if vectors.layout == torch.strided else vectors.to_dense()[place].unsqueeze(0)
-
-
 def _union(*lists: np.ndarray) -> np.ndarray:
-    """Ascending, without repeats; one list alone is so already, if it comes from the run."""
-    filled = [one for one in lists if len(one)]
-    if not filled:
-        return NOTHING
-    return np.unique(np.concatenate(filled))
+    """Ascending, without repeats."""
+    return np.unique(np.concatenate(lists))
 
 
 def _cut(scores: np.ndarray, items: np.ndarray, k: int) -> Found:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from topshelf.errors import TopshelfError
+from topshelf.errors import ConfigError, TopshelfError
+
+
+class BadJsonError(ConfigError):
+    """The body is no JSON; HTTP 400."""
 
 
 class UnavailableError(TopshelfError):
@@ -15,3 +19,15 @@ class OverloadedError(UnavailableError):
 
 class ConflictError(TopshelfError):
     """What is served, or its settings, do not have it; HTTP 409."""
+
+
+_STATUS: tuple[tuple[type[TopshelfError], int], ...] = (
+    (UnavailableError, 503),
+    (ConflictError, 409),
+    (BadJsonError, 400),
+)
+
+
+def status_of(error: TopshelfError) -> int:
+    """The HTTP status of an error of ours: by default, something in the body is not right."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
