@@ -125,7 +125,7 @@ class SearchBody(Body):
     """Ask this variant; default: the first."""
 
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
+Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
 
 class DocumentQuery(Body):
@@ -156,7 +156,7 @@ class Event(Body):
     """Id of the item; one that the run does not know is kept for the next training."""
     id: Text | None = None
     """Id of the event: one that is stored is not stored again. Without it, a repeated call is a second event."""
-    time: float | Annotated[StrictStr, Field(max_length=64)] | None = None
+    time: Annotated[float, Field(strict=True)] | Annotated[StrictStr, Field(max_length=64)] | None = None
     """When it happened: seconds since 1970, or ISO 8601; default: now."""
     weight: Number | None = None
     """A rating or weight, kept for training."""

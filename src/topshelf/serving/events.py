@@ -208,7 +208,9 @@ def export_events(path: str | Path, out: str | Path, after: int = 0) -> tuple[in
         raise DataError(f"{path} does not exist: it is the file of the setting events.path")
     last = after
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        ) as connection:
             _check_format(connection, path)
 
             def blocks() -> Iterator[pl.DataFrame]:
