@@ -117,7 +117,7 @@ class Client:
         return Change(**self.call("/admin/reload", {"variant": variant, **_given(run=run, share=share)}))
 
     def rollback(self, variant: str = "a") -> Change:
-        return Change(**self.call("/admin/rollback", {"variant": variant}))
+        return Change(**self.call("/admin/rollback", {"variant": variant}, is_repeatable=False))
 
     def set_shares(self, shares: Mapping[str, float]) -> list[VariantState]:
         return [VariantState(**one) for one in self.call("/admin/shares", {"shares": dict(shares)})["variants"]]
@@ -132,15 +132,23 @@ class Client:
         except (OSError, http.client.HTTPException):
             return False
 
-    def call(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The JSON that a route answers, for a body, or for GET without one."""
+    def call(self, path: str, body: Mapping[str, Any] | None = None, *, is_repeatable: bool = True) -> Any:
+        """The JSON that a route answers, for a body, or for GET without one.
+
+        What is not repeatable is sent once on a new connection: a lost answer may be that of a done change.
+        """
         method, content = ("GET", b"") if body is None else ("POST", json.dumps(body).encode())
         left = self._retries
+        if not is_repeatable:
+            self._connection().close()
         while True:
+            was_used = self._connection().sock is not None
             try:
                 status, headers, answer = self._once(method, path, content)
             except (OSError, http.client.HTTPException) as error:
-                if left <= 0:
+                if was_used:  # the server closes idle connections: that is no failure, the next one is new
+                    continue
+                if left <= 0 or not is_repeatable:
                     raise ServerError(0, f"{self._parts.netloc} cannot be reached: {error}") from error
                 status, headers, answer = 0, {}, b""
             if status == 200:

@@ -152,16 +152,17 @@ def test_what_is_not_in_the_grammar_is_refused_with_its_place(text, message):
         parse(text, TABLE.schema)
 
 
+WORDS = ["price", "category", "(", ")", "and", "or", "not", "in", "3", "'x'", "<", "=", ",", '"', "has"]
+
+
 @settings(max_examples=200, deadline=None)
-@given(
-    st.text(max_size=60)
-    | st.lists(st.sampled_from("price category ( ) and or not in 3 'x' < = , \" has".split())).map(" ".join)
-)
-def test_any_text_is_selected_by_or_refused(text):
+@given(st.text(max_size=60) | st.lists(st.sampled_from(WORDS)).map(" ".join))
+def test_any_text_selects_or_is_refused(text):
     try:
-        assert len(selected(text)) == len(ROWS)
-    except ConfigError as error:
-        assert "filter" in str(error)
+        found = selected(text)
+    except ConfigError:
+        return
+    assert len(found) == len(ROWS)
 
 
 def test_a_table_is_read_by_item_and_missing_items_have_no_attributes(tmp_path):

@@ -91,7 +91,7 @@ def test_a_link_out_of_the_folder_is_not_followed(copies, runs):
 
 def test_a_version_with_other_lists_can_be_refused(runs):
     with Engine(runs / "mf", check={"overlap": 0.99}) as engine:
-        with pytest.raises(CheckpointError, match="check.overlap asks for 0.99; it is not served"):
+        with pytest.raises(CheckpointError, match=r"check\.overlap asks for 0.99; it is not served"):
             engine.reload("mf2")
         assert engine.reload("mf").overlap == 1.0
 

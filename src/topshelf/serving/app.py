@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from topshelf.serving.engine import Engine
 from topshelf.serving.guard import METRICS, REQUEST_ID, Guard
+from topshelf.serving.keys import KeyRing
 from topshelf.serving.routes import ROUTES, Route, lists, sent
 from topshelf.serving.service import Service
 
@@ -42,6 +43,8 @@ class Problem:
 
 def create_app(engine: Engine) -> FastAPI:
     """The application around an engine, which it closes when it ends."""
+    settings = engine.settings
+    keys = None if settings.keys is None else KeyRing(settings.keys, settings.limits.rate)  # a missing file fails here
     service = Service(engine)
 
     @asynccontextmanager
@@ -57,12 +60,12 @@ def create_app(engine: Engine) -> FastAPI:
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     app.add_exception_handler(HTTPException, _failed)
     roles: dict[str, str | None] = {route.path: route.role for route in ROUTES} | {OPENAPI: "read"}
-    if engine.settings.open_metrics:
+    if settings.open_metrics:
         roles[METRICS] = None
-    guard: dict[str, Any] = {"settings": engine.settings, "observed": service.observed, "roles": roles}
+    guard: dict[str, Any] = {"settings": settings, "observed": service.observed, "keys": keys, "roles": roles}
     app.add_middleware(Guard, **guard, is_full=service.is_full, direct={"/recommend": partial(lists, service)})
-    if engine.settings.cors_origins:
-        origins = list(engine.settings.cors_origins)
+    if settings.cors_origins:
+        origins = list(settings.cors_origins)
         names = ["authorization", "content-type", "x-api-key", "x-request-id"]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=names)
     return app

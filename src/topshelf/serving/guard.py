@@ -62,13 +62,14 @@ class Guard:
         *,
         settings: ServeSettings,
         observed: Observed,
+        keys: KeyRing | None,
         roles: dict[str, str | None],
         is_full: Callable[[str], bool],
         direct: Mapping[str, Callable[[bytes], Awaitable[bytes]]],
     ) -> None:
         self.direct = direct
         self.app, self.settings, self.observed, self.roles, self.is_full = app, settings, observed, roles, is_full
-        self.keys = None if settings.keys is None else KeyRing(settings.keys, settings.limits.rate)
+        self.keys = keys
         self.limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
         self.hosts = {*LOOPBACK, settings.host, *settings.hosts}
         # Not a random number each: asking the system for one gives the interpreter up, and waits to have it again.
@@ -179,12 +180,10 @@ class Guard:
         parts, n = [message.get("body", b"")], len(message.get("body", b""))
         try:
             async with asyncio.timeout(self.settings.limits.timeout_s):
-                while message.get("more_body"):
+                while message.get("more_body") and n <= self._largest:
                     message = await receive()
                     parts.append(message.get("body", b""))
                     n += len(parts[-1])
-                    if n > self._largest:
-                        break
         except TimeoutError:
             raise _RefusedError(408, "the body came too slowly", "slow_body") from None
         return self._fitting(b"".join(parts))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import re
 import secrets
 import time
@@ -19,7 +20,8 @@ from typing import Any
 from limits import RateLimitItem, parse
 
 from topshelf import files
-from topshelf.errors import CheckpointError, ConfigError, one_of
+from topshelf.errors import CheckpointError, ConfigError, TopshelfError, one_of
+from topshelf.serving.logs import log
 
 ROLES = ("read", "write", "admin")
 _LOOK = 2.0  # seconds between looks at the file, so that a removed key ends soon
@@ -67,7 +69,11 @@ class KeyRing:
             return
         self._looked, stamp = now, self._stamp_now()
         if stamp != self._stamp:
-            self._keys, self._stamp = self._read(), stamp
+            self._stamp = stamp
+            try:
+                self._keys = self._read()
+            except TopshelfError:  # half written, or removed by mistake: nobody is locked out by it
+                log("keys", level=logging.ERROR, result="the file of keys cannot be read; the old ones stay")
 
     def _stamp_now(self) -> tuple[int, int] | None:
         try:

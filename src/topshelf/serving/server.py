@@ -23,6 +23,9 @@ from topshelf.serving.settings import LOOPBACK, ServeSettings
 _SWITCH = (
     0.0005  # seconds that a thread may keep the others from Python: with the usual 5 ms, scoring waits for the loop
 )
+_KEEP = (
+    75  # seconds that an idle connection stays: longer than those of common balancers, which would reuse a closed one
+)
 _FINISH = 30  # seconds that requests have to finish in when the server ends
 
 
@@ -83,6 +86,7 @@ def make_server(engine: Engine) -> Server:
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=_FINISH,
+        timeout_keep_alive=_KEEP,
         backlog=2048,
     )
     return Server(config, app.state.service)
