@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import re
 import signal
@@ -20,6 +22,7 @@ from topshelf.client import Client
 from topshelf.errors import CheckpointError, ConfigError
 from topshelf.serving import read_settings
 from topshelf.serving.keys import KeyRing, make_key, remove_key
+from topshelf.serving.logs import JsonLines, Together
 from topshelf.serving.settings import ServeSettings
 from topshelf.settings import Settings
 
@@ -225,3 +228,25 @@ def test_checking_a_key_takes_the_same_time_whatever_is_wrong_with_it(tmp_path):
 
     best = {name: min(seconds(text) for _ in range(15)) for name, text in texts.items()}
     assert max(best.values()) < 2 * min(best.values()), best
+
+
+def test_lines_of_requests_are_written_together_and_others_at_once():
+    stream = io.StringIO()
+    handler = Together(stream)
+    handler.setFormatter(JsonLines())
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    handler.acquire()  # so that the thread that writes waits
+    try:
+        for n in range(3):
+            logger.info("request", extra={"fields": {"n": n}})
+        assert stream.getvalue() == ""
+        logger.warning("reload")
+    finally:
+        handler.release()
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["request"] * 3 + ["reload"]
+    logger.info("request")
+    until = time.monotonic() + 10
+    while len(stream.getvalue().splitlines()) < 5 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(stream.getvalue().splitlines()) == 5

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
@@ -89,6 +90,7 @@ def _add(app: FastAPI, route: Route) -> None:
     summary = (route.handler.__doc__ or "").partition(".")[0]
     app.add_api_route(
         route.path, route.handler, methods=[route.method], responses=shown, openapi_extra=more, summary=summary,
+        response_class=PlainTextResponse if route.answer is None else JSONResponse,
         operation_id=route.path.strip("/").replace("/", "_"),
     )  # fmt: skip
 

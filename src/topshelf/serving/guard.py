@@ -19,7 +19,7 @@ from limits.strategies import SlidingWindowCounterRateLimiter
 
 from topshelf.errors import TopshelfError
 from topshelf.serving.keys import ANYBODY, Key, KeyRing
-from topshelf.serving.logs import log
+from topshelf.serving.logs import REQUEST, log
 from topshelf.serving.observed import Observed
 from topshelf.serving.refusals import status_of
 from topshelf.serving.settings import LOOPBACK, ServeSettings
@@ -211,7 +211,7 @@ class Guard:
             fields["key"] = key.id
         if self.settings.log_personal and scope.get("client"):
             fields["address"] = scope["client"][0]
-        log("request", **fields)
+        log(REQUEST, **fields)
 
 
 class _Answer:

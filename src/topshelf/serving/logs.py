@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+import time
 import traceback
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 import orjson
 
 LOGGER = logging.getLogger("topshelf.serving")
+REQUEST = "request"  # the event of a line per request
+_PAUSE = 0.1  # seconds between writes
+_MOST_LINES = 1000
 
 
 class JsonLines(logging.Formatter):
@@ -40,9 +46,39 @@ def log(event: str, level: int = logging.INFO, error: BaseException | None = Non
         LOGGER.log(level, event, exc_info=error, extra={"fields": fields})
 
 
+class Together(logging.Handler):
+    """Writes the lines of requests some at a time: each write gives the interpreter up, and waits to have it again.
+
+    All other lines are written at once, with what came before them.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.stream, self._lines = stream, list[str]()
+        threading.Thread(target=self._keep_writing, name="topshelf-logs", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(self.format(record) + "\n")
+        if record.msg != REQUEST or len(self._lines) >= _MOST_LINES:
+            self.flush()
+
+    def flush(self) -> None:
+        with self.lock or nullcontext():
+            lines, self._lines = self._lines, []
+            if lines:
+                self.stream.write("".join(lines))
+                self.stream.flush()
+
+    def _keep_writing(self) -> None:
+        while True:
+            time.sleep(_PAUSE)
+            with suppress(OSError, ValueError):  # standard error is closed: there is nowhere to say it
+                self.flush()
+
+
 def write_logs(level: int = logging.INFO) -> None:
     """Send our lines, and those of uvicorn, to standard error as JSON."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = Together(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in ("topshelf.serving", "uvicorn", "uvicorn.error"):
         logger = logging.getLogger(name)

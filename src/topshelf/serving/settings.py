@@ -66,9 +66,9 @@ class LimitSettings(Settings):
     k: int = Field(1000, ge=1)
     """Longest list that can be asked for."""
     queries: int = Field(100, ge=1)
-    """Most queries in one request; also most events, and most items of /score and /similar times 100."""
+    """Most queries in one request, and most items of /similar."""
     ids: int = Field(10_000, ge=1)
-    """Most item ids in a history, an exclude or an allow list."""
+    """Most item ids in a history, an exclude or an allow list, items of /score, and events in one request."""
     body_kib: int = Field(1024, ge=1)
     """Largest body."""
     in_flight: int = Field(1024, ge=1)
@@ -116,7 +116,7 @@ class ServeSettings(Settings):
     allow: tuple[str, ...] = ()
     """Packages with classes that a run may import."""
     log_personal: bool = False
-    """Log addresses and user ids too."""
+    """Log the addresses of callers too."""
     drain_s: float = Field(0, ge=0)
     """Seconds between "not ready" and the end of listening, for a load balancer to notice."""
     filter_cache_mib: int = Field(64, ge=1)
