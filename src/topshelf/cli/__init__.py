@@ -24,6 +24,7 @@ from topshelf.cli.export import export
 from topshelf.cli.links import links
 from topshelf.cli.rank import rank
 from topshelf.cli.report import report
+from topshelf.cli.serve import serve, serve_events, serve_key
 from topshelf.cli.tune import tune
 from topshelf.cli.versions import changes, forget, update
 from topshelf.errors import TopshelfError, TopshelfWarning, TrainingError, WorldError
@@ -73,7 +74,8 @@ _RUNS = (
     forget,
     changes,
 )
-for command in (*_RUNS, losses, models, demo, diagnose, tune):
+_SERVING = (serve, serve_key, serve_events)
+for command in (*_RUNS, *_SERVING, losses, models, demo, diagnose, tune):
     app.command()(command)
 
 
