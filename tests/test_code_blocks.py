@@ -24,17 +24,18 @@ import documents
 import pages
 from command_line import run_topshelf
 from pages import ROOT, Block
+from servers import running
 from topshelf.bench.plan import Plan
 from topshelf.cli import app
 from topshelf.config import assemble, make_config
 from topshelf.data import load_split
 from topshelf.errors import TopshelfWarning
+from topshelf.serving import Engine
+from topshelf.serving.settings import ServeSettings
 from topshelf.training import fit
 
-LANGUAGES = {"python", "bash", "sh", "toml", "csv", "text", "math"}
-PROGRAMS = {"topshelf", "make", "pip", "python", "hf"}
-# Commands that a page may show before the branch that brings them is merged; nothing is skipped once they are there.
-COMING = {"update", "forget", "serve"}
+LANGUAGES = {"python", "bash", "sh", "toml", "csv", "text", "math", "json"}
+PROGRAMS = {"topshelf", "make", "pip", "python", "hf", "curl", "torchrun"}
 COMMAND_LINE = typer.main.get_command(app)
 OF_MAKE = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
 # Pages whose blocks of Python are signatures: tests/test_docs.py compares them with the code.
@@ -57,8 +58,6 @@ def parsed(words: list[str]) -> None:
     command, name = COMMAND_LINE, "topshelf"
     while hasattr(command, "commands"):
         name, *words = words
-        if name in COMING and name not in command.commands:
-            return
         assert name in command.commands, name
         command = command.commands[name]
     command.make_context(name, list(words))
@@ -72,6 +71,9 @@ def test_every_command_is_one_that_can_be_given(page):
             assert program in PROGRAMS, line
             if program == "topshelf":
                 parsed(words)
+            elif program == "torchrun":
+                assert words[words.index("-m") + 1] == "topshelf", line
+                parsed(words[words.index("-m") + 2 :])
             elif program == "make":
                 assert words[0] in OF_MAKE, line
 
@@ -79,9 +81,9 @@ def test_every_command_is_one_that_can_be_given(page):
 @EACH_PAGE
 def test_every_command_within_a_sentence_exists(page):
     text = pages.BLOCK.sub("", page.read_text(encoding="utf-8"))
-    for words in re.findall(r"`topshelf ([a-z]+)(?: ([a-z]+))?[^`]*`", text):
+    for words in re.findall(r"`topshelf ([a-z][a-z-]*)(?: ([a-z]+))?[^`]*`", text):
         command = COMMAND_LINE.commands.get(words[0])
-        assert command is not None or words[0] in COMING, words
+        assert command is not None, words
         if hasattr(command, "commands") and words[1]:
             assert words[1] in command.commands, words
 
@@ -102,6 +104,8 @@ def test_the_toml_blocks_are_settings_of_a_run_or_of_a_plan():
         Plan.model_validate({**whole, **plan})
     (run,) = found.pop("docs/formats.md")
     assert make_config(run).loss.name == run["loss"]["name"]
+    for served in found.pop("docs/serving.md"):
+        ServeSettings.model_validate(served)
     assert not any(found.values())
 
 
@@ -155,7 +159,7 @@ def trained(*names: str):
     def prepare() -> dict[str, object]:
         for name in names:
             loss = name if name in ("slatk", "softmax") else None
-            model = "mf" if loss or name in ("clicks", "other") else name
+            model = "mf" if loss or name in ("clicks", "other", "shop") else name
             short = {"train": {"epochs": 2, "validate_every": 1}, "evaluate": {"auc": False}}
             fit(assemble(data="clicks.csv", model=model, loss=loss, k=5, more=short), out=f"runs/{name}")
         return {}
@@ -204,6 +208,7 @@ PREPARED = {
     "docs/large-data.md": as_parquet,
     "docs/losses/calling.md": loop,
     "docs/migration.md": lists_of_others,
+    "docs/update.md": nothing,
 }
 SLOWLY = {
     "docs/bench.md": nothing,
@@ -213,6 +218,7 @@ SLOWLY = {
     "docs/python.md": nothing,
     "docs/ranking.md": ranked,
     "docs/report.md": trained("slatk", "softmax"),
+    "docs/scale-out.md": nothing,
     "docs/sequences.md": nothing,
     "docs/tuning.md": nothing,
 }
@@ -220,8 +226,8 @@ WITH_PYTHON = {pages.name_of(page) for page in pages.PAGES if pages.blocks(page,
 
 
 def test_every_page_with_python_is_run_somewhere():
-    """The tutorial has a test of its own, tests/test_readme.py."""
-    assert SIGNATURES | OF_EXAMPLES | {*PREPARED, *SLOWLY, "docs/tutorial.md"} == WITH_PYTHON
+    """The tutorial has a test of its own, tests/test_readme.py; so has the page of serving, below."""
+    assert SIGNATURES | OF_EXAMPLES | {*PREPARED, *SLOWLY, "docs/tutorial.md", "docs/serving.md"} == WITH_PYTHON
 
 
 @pytest.fixture
@@ -248,6 +254,18 @@ def test_the_python_of_a_page_runs(folder, page):
 @pytest.mark.parametrize("page", [page for page in SLOWLY if page != "docs/bench.md"])
 def test_the_python_of_a_page_runs_slowly(folder, page):
     run_python(page, SLOWLY[page]())
+
+
+@pytest.mark.slow
+def test_the_python_of_serving_runs(folder):
+    """The second block asks a server, which is started on any port that is free."""
+    trained("shop")()
+    rows = load_split("clicks.csv").split.train.to_frame()
+    pl.DataFrame({"item": rows["item"].unique()}).with_columns(price=pl.lit(9.5)).write_csv("items.csv")
+    engine, client = (block.text for block in pages.blocks(ROOT / "docs/serving.md", "python"))
+    exec(compile(engine, "serving.md", "exec"), {})
+    with Engine("runs/shop", events={"path": "others.db"}, port=0) as served, running(served) as server:
+        exec(compile(client.replace("http://127.0.0.1:8000", server.url), "serving.md", "exec"), {})
 
 
 @pytest.mark.slow
@@ -294,7 +312,7 @@ def run_blocks(found: list[Block]) -> None:
     n_run = 0
     for line in [line for block in found for line in pages.commands(block)]:
         program, *words = shlex.split(line, comments=True)
-        if program != "topshelf" or SKIPPED.search(" ".join(words)) or words[0] in COMING - set(COMMAND_LINE.commands):
+        if program != "topshelf" or SKIPPED.search(" ".join(words)):
             continue
         n_run += 1
         if words[0] == "train" and "--resume" not in words:

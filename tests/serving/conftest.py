@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from contextlib import contextmanager
-from threading import Thread
 
 import polars as pl
 import pytest
 
+from servers import running
 from topshelf.client import Client
 from topshelf.data import generate
 from topshelf.errors import TopshelfWarning
@@ -60,27 +58,6 @@ def attributes(tmp_path_factory):
     ]
     path.write_text("\n".join([*rows, "other,1,a,true,2026-01-01"]))
     return path
-
-
-@contextmanager
-def running(engine):
-    """The url of a server in a thread."""
-    from topshelf.serving.server import make_server
-
-    server = make_server(engine)
-    thread = Thread(target=server.run)
-    thread.start()
-    try:
-        until = time.monotonic() + 30
-        while not server.started:
-            assert time.monotonic() < until
-            assert thread.is_alive()
-            time.sleep(0.01)
-        yield server
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive()
 
 
 @pytest.fixture
