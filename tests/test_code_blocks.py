@@ -34,7 +34,7 @@ from topshelf.training import fit
 LANGUAGES = {"python", "bash", "sh", "toml", "csv", "text", "math"}
 PROGRAMS = {"topshelf", "make", "pip", "python", "hf"}
 # Commands that a page may show before the branch that brings them is merged; nothing is skipped once they are there.
-COMING = {"update", "forget", "serve"}
+COMING = {"serve"}
 COMMAND_LINE = typer.main.get_command(app)
 OF_MAKE = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
 # Pages whose blocks of Python are signatures: tests/test_docs.py compares them with the code.
@@ -196,6 +196,7 @@ PREPARED = {
     "README.md": tensors,
     "docs/data.md": a_user,
     "docs/evaluation.md": scored,
+    "docs/large-data.md": nothing,
     "docs/losses/calling.md": loop,
     "docs/migration.md": lists_of_others,
 }
@@ -209,6 +210,7 @@ SLOWLY = {
     "docs/report.md": trained("slatk", "softmax"),
     "docs/sequences.md": nothing,
     "docs/tuning.md": nothing,
+    "docs/update.md": nothing,
 }
 WITH_PYTHON = {pages.name_of(page) for page in pages.PAGES if pages.blocks(page, "python")}
 
@@ -270,6 +272,7 @@ RUNS = {
     "docs/how-slatk-works.md": nothing,
     "docs/tasks.md": nothing,
     "docs/training.md": trained("slatk", "softmax", "ease"),
+    "docs/update.md": trained("clicks"),
 }
 SHORT = ("--set", "train.epochs=2", "--set", "train.validate_every=1")
 
