@@ -33,8 +33,6 @@ from topshelf.training import fit
 
 LANGUAGES = {"python", "bash", "sh", "toml", "csv", "text", "math"}
 PROGRAMS = {"topshelf", "make", "pip", "python", "hf"}
-# Commands that a page may show before the branch that brings them is merged; nothing is skipped once they are there.
-COMING = {"serve"}
 COMMAND_LINE = typer.main.get_command(app)
 OF_MAKE = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
 # Pages whose blocks of Python are signatures: tests/test_docs.py compares them with the code.
@@ -57,8 +55,6 @@ def parsed(words: list[str]) -> None:
     command, name = COMMAND_LINE, "topshelf"
     while hasattr(command, "commands"):
         name, *words = words
-        if name in COMING and name not in command.commands:
-            return
         assert name in command.commands, name
         command = command.commands[name]
     command.make_context(name, list(words))
@@ -81,7 +77,7 @@ def test_every_command_within_a_sentence_exists(page):
     text = pages.BLOCK.sub("", page.read_text(encoding="utf-8"))
     for words in re.findall(r"`topshelf ([a-z]+)(?: ([a-z]+))?[^`]*`", text):
         command = COMMAND_LINE.commands.get(words[0])
-        assert command is not None or words[0] in COMING, words
+        assert command is not None, words
         if hasattr(command, "commands") and words[1]:
             assert words[1] in command.commands, words
 
@@ -291,7 +287,7 @@ def run_blocks(found: list[Block]) -> None:
     n_run = 0
     for line in [line for block in found for line in pages.commands(block)]:
         program, *words = shlex.split(line, comments=True)
-        if program != "topshelf" or SKIPPED.search(" ".join(words)) or words[0] in COMING - set(COMMAND_LINE.commands):
+        if program != "topshelf" or SKIPPED.search(" ".join(words)):
             continue
         n_run += 1
         if words[0] == "train" and "--resume" not in words:

@@ -106,6 +106,37 @@ def test_merging_is_the_sorted_union_of_each_two_lists(lists, data):
 
 
 @modest
+@given(lists=LISTS, data=st.data(), at_once=st.integers(1, 9))
+def test_merging_a_few_lists_at_a_time_gives_the_same(lists, data, at_once):
+    first = [[index for index in row if data.draw(st.booleans())] for row in lists]
+    second = [sorted(set(row) - set(kept)) for row, kept in zip(lists, first, strict=True)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("topshelf.ragged.MERGED", at_once)
+        merged = merge(narrow(ragged(first)), narrow(ragged(second)))
+    assert lists_of(merged) == lists
+    assert merged.indices.dtype == torch.int32
+
+
+def narrow(lists: Ragged) -> Ragged:
+    """As lists are that are mapped from a file."""
+    return Ragged(lists.indptr, lists.indices.int())
+
+
+@modest
+@given(lists=LISTS, data=st.data())
+def test_lists_of_narrow_numbers_are_the_same_lists(lists, data):
+    wide, small = ragged(lists), narrow(ragged(lists)).check(21, "lists", unique=True)
+    rows = torch.tensor(data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=8)), dtype=torch.int64)
+    for one, other in ((wide.select(rows), small.select(rows)), (wide.slice(0, 1), small.slice(0, 1))):
+        assert torch.equal(one.indices, other.indices)
+        assert other.indices.dtype == torch.int64
+    asked = torch.tensor([data.draw(st.integers(-1, 30)) for _ in rows], dtype=torch.int64)
+    assert torch.equal(wide.find(rows, asked), small.find(rows, asked))
+    values = torch.ones(wide.indices.numel())
+    assert torch.equal(wide.matrix(values, 21).to_dense(), small.matrix(values, 21).to_dense())
+
+
+@modest
 @given(lists=LISTS, seed=st.integers(0, 99))
 def test_pairs_in_any_order_make_sorted_lists(lists, seed):
     pairs = ragged(lists)

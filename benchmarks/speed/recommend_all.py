@@ -36,8 +36,8 @@ HEADS = (
 )
 
 
-def command(*words: object) -> tuple[float, float, str]:
-    """Seconds, peak GiB and what was said on standard error by a topshelf command in a process of its own."""
+def command(*words: object) -> tuple[float, float, float, str]:
+    """Seconds, those of the processor, peak GiB, and what a topshelf command, as a process, said on standard error."""
     called = [sys.executable, "-m", "topshelf", *map(str, words)]
     with tempfile.TemporaryFile("w+") as said:
         started = time.perf_counter()
@@ -49,7 +49,7 @@ def command(*words: object) -> tuple[float, float, str]:
         text = said.read()
     if process.returncode:
         raise SystemExit(f"{' '.join(called)} ended with {process.returncode}: {text}")
-    return seconds, usage.ru_maxrss * 1024 / GIB, text
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / GIB, text
 
 
 def train(data: object, run: Path) -> None:
@@ -77,21 +77,20 @@ def measure(label: str, data: object, k: int, folder: Path) -> Row:
 
     run, lists = folder / f"run-{label}", folder / f"lists-{label}.parquet"
     train(data, run)
-    seconds, peak, said = command("recommend", run, "--k", k, "--out", lists)
+    seconds, busy, peak, said = command("recommend", run, "--k", k, "--out", lists)
     scanned = pl.scan_parquet(lists)
     rows, users = scanned.select(pl.len(), pl.col("user").n_unique().alias("users")).collect().row(0)
     sizes = pl.read_parquet(lists, n_rows=1_000).estimated_size() / 1_000 * rows / GIB
     items = pl.scan_parquet(run / "items.parquet").select(pl.len()).collect().item()
     lines = sum("writing lists" in text for text in said.splitlines())
-    return {"data": label, "users": users, "items": items, "k": k, "rows": rows, "seconds": seconds, "peak": peak,
-            "table": sizes, "lines": lines}  # fmt: skip
+    return {"data": label, "users": users, "items": items, "k": k, "rows": rows, "seconds": seconds, "busy": busy,
+            "peak": peak, "table": sizes, "lines": lines}  # fmt: skip
 
 
 def cells(row: Row) -> list[str]:
-    rate = f"{row['users'] / row['seconds']:,.0f}"
     return [
         row["data"], f"{row['users']:,}", f"{row['items']:,}", str(row["k"]), f"{row['rows']:,}",
-        f"{row['seconds']:.1f}", rate, f"{row['peak']:.2f}", f"{row['table']:.2f}", str(row["lines"]),
+        f"{row['seconds']:.1f}", f"{row['busy']:.1f}", f"{row['peak']:.2f}", f"{row['table']:.2f}", str(row["lines"]),
     ]  # fmt: skip
 
 

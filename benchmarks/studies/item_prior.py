@@ -125,7 +125,8 @@ def by_point(rows: list[Row], name: str) -> dict[tuple[float | None, float], lis
     for row in rows:
         if row["data"] == name:
             found.setdefault((row["tau_weight"], row["prior"]), []).append(row)
-    return found
+    common = set.intersection(*({row["seed"] for row in some} for some in found.values()))
+    return {point: [row for row in some if row["seed"] in common] for point, some in found.items()}
 
 
 def label(point: tuple[float | None, float]) -> str:

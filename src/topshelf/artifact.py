@@ -208,7 +208,7 @@ class Artifact:
         if exclude is not None and allowed is not None:
             exclude = _places(exclude, allowed, len(self.items))
         scores, items = self._best(self.encode(queries), self.vectors, k, exclude, allowed)
-        unknown = (~self._is_known(queries)).nonzero().squeeze(1)
+        unknown = (~self.is_known(queries)).nonzero().squeeze(1)
         if unknown.numel():
             lists = None if exclude is None else exclude.select(unknown)
             popular = self._best(torch.ones(unknown.numel(), 1), self.counts.unsqueeze(1), k, lists, allowed)[1]
@@ -265,7 +265,8 @@ class Artifact:
         scores, places = top_k(queries, rows_of(items, allowed), k, exclude=exclude)
         return scores, torch.where(places < 0, places, allowed[places.clamp(min=0)])
 
-    def _is_known(self, queries: QuerySet) -> Tensor:
+    def is_known(self, queries: QuerySet) -> Tensor:
+        """Which queries the model has something of, (Q,); the others get the most popular items."""
         if queries.rows is not None:
             reads = self.asks_events and model_class(self.config).takes != {"rows"}
             n = self.seen.counts if reads else self.n_learned  # what came after training is read too

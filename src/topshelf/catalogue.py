@@ -201,9 +201,9 @@ class CatalogueBlocks:
         self._buffers: dict[str, Tensor] = {}
 
     def begin(
-        self, queries: Tensor, items: Tensor, tau: float, log_weight: Tensor | None = None
+        self, queries: Tensor, items: Tensor, tau: float, log_weight: Tensor | None = None, *, n_blocks: int = 1
     ) -> list[tuple[int, int]]:
-        """Take the tables of a step; returns the blocks, as (start, stop) of the queries.
+        """Take the tables of a step; returns the blocks, as (start, stop) of the queries; ``n_blocks`` or more.
 
         ``log_weight (I,)`` is added to the items' logits in the partitions, as in :func:`log_partition`. No score of a
         positive, threshold or count has it.
@@ -222,7 +222,7 @@ class CatalogueBlocks:
         self.tiles = [(first, min(width, stride - first)) for first in range(0, stride, width)]
         row = stride * 2 + width * items.element_size() if self.half else stride * items.element_size()
         n = queries.size(0)
-        n_blocks = max(1, -(-n // max(1, self.budget // row)))
+        n_blocks = max(n_blocks, -(-n // max(1, self.budget // row)))
         rows = -(-n // n_blocks)  # blocks of one size
         self.kept = self._buffer("kept", (rows * stride,), items, half=self.half)
         if self.half:
@@ -279,6 +279,7 @@ class CatalogueBlocks:
         if chosen is not None:
             owner, place, logits = owner[chosen], place[chosen], logits[chosen]
         self._block = (start, stop, owner, place, total)
+        self.best = None if best is None else best[0] * self.tau  # (B, k), for those who have other items
         partition = total.log() if shift is None else total.log() + shift
         return Block(
             logits * self.tau,

@@ -408,7 +408,7 @@ def shuffled_first(indptr: Array, first: int, share: Array, words: Array, is_fir
             positions[i] = start + i
         word = used
         for i in range(n - 1, 0, -1):
-            drawn, bits = i + 1, 0
+            drawn, bits = np.int64(i + 1), 0
             while (i + 1) >> bits:
                 bits += 1
             while drawn > i:  # numbers of so many bits, until one is small enough

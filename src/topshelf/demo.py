@@ -71,8 +71,10 @@ class Story:
         return [run.mean(f"ndcg@{K}") or 0.0 for run in self.runs]
 
     @property
-    def best(self) -> int:
-        return self.scores.index(max(self.scores))
+    def best(self) -> list[int]:
+        """The rows with the highest score, as it is printed."""
+        rounded = [round(score, 4) for score in self.scores]
+        return [at for at, score in enumerate(rounded) if score == max(rounded)]
 
     def ends(self) -> list[tuple[float, float]]:
         return [run.interval(f"ndcg@{K}") or (score, score) for run, score in zip(self.runs, self.scores, strict=True)]
@@ -94,9 +96,8 @@ class Story:
             pays = "does not pay" if test.p_value > SURE else "pays" if gain > 0 else "costs"
             said.append(f"The weight of SL@{K} {pays} here: {gain:+.1%} against softmax. {_tested('softmax', test)}")
         said += [_tested(METHODS[name][0], test) for name, test in self.tests.items() if name != OTHER]
-        best = self.runs[self.best]
         said += [f"auto: {line}" for line in self.searched]
-        return [*said, f"The best of these on {self.title}: {_label(best)}."]
+        return [*said, f"The best of these on {self.title}: {', '.join(_label(self.runs[at]) for at in self.best)}."]
 
     def _score(self, name: str) -> float:
         return next(score for run, score in zip(self.runs, self.scores, strict=True) if run.name == name)
@@ -194,7 +195,7 @@ def _tested(label: str, test: PairedResult) -> str:
 
 
 def _print(story: Story) -> None:
-    styles = ["bold" if at == story.best else "" for at in range(len(story.runs))]
+    styles = ["bold" if at in story.best else "" for at in range(len(story.runs))]
     print_table(COLUMNS, story.rows(), title=story.caption, left=1, styles=styles)
     for line in story.sentences():
         say(line)

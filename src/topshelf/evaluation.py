@@ -25,13 +25,14 @@ from topshelf.data import Interactions
 from topshelf.errors import ConfigError, DataError, at_least, one_of
 from topshelf.evalset import EMPTY, NEXT_ITEM, OWN_PROTOCOL, PROTOCOLS, EvalSet, ItemLists, list_set, protocol_set
 from topshelf.item_table import ItemTable, ItemVectors
-from topshelf.measurement import in_blocks, measure, ranked_places
+from topshelf.measurement import BLOCK, in_blocks, measure, ranked_places
 from topshelf.metrics import GAINS, METRICS, catalogue_coverage, ndcg_at_k, popularity_lift
 from topshelf.ragged import Ragged
 from topshelf.ranked_lists import first_places, read_lists, warn_of_misses
 from topshelf.ranking import NO_ITEM, QueryVectors, ranked_tiles
 from topshelf.reprs import by_cutoff, cut, html_table, text_table
 from topshelf.statistics import PairedResult, bootstrap_intervals, paired_test
+from topshelf.world import ALONE, World
 
 CUTOFFS = (5, 10, 20, 50)
 
@@ -234,18 +235,25 @@ def evaluate_lists(
     return _evaluation([(places.clamp(min=NO_ITEM),)], evalset, cutoffs, n_items, counts)
 
 
-def ndcg(queries: QueryVectors, items: ItemVectors, relevant: Ragged, exclude: Ragged | None, k: int) -> float:
-    """Mean NDCG@k over the queries with something to find, and nothing else: for validation while training."""
+def ndcg(
+    queries: QueryVectors, items: ItemVectors, relevant: Ragged, exclude: Ragged | None, k: int, world: World = ALONE
+) -> float:
+    """Mean NDCG@k over the queries with something to find, and nothing else: for validation while training.
+
+    The processes of a ``world`` divide the queries among them, and all get the same number.
+    """
     relevant.check_shape("relevant", len(queries))
     users = (relevant.counts > 0).nonzero().squeeze(1).cpu()
     if users.numel() == 0:
         raise DataError("relevant must hold at least one item for at least one query, got none")
-    total = 0.0
-    tiles = ((indices,) for _, _, indices in ranked_tiles(queries, items, k, exclude=exclude, rows=users))
-    for part, places in in_blocks(users, tiles, []):
+    mine = users.tensor_split(world.size)[world.rank]
+    values = [torch.empty(0, dtype=torch.float64)]
+    tiles = ((indices,) for _, _, indices in ranked_tiles(queries, items, k, exclude=exclude, rows=mine))
+    for part, places in in_blocks(mine, tiles, []):
         wanted = relevant.checked_select(part.to(relevant.indptr.device), items.size(0), "relevant").to("cpu")
-        total += float(ndcg_at_k(kernels.hits(places, wanted.indptr, wanted.indices), wanted.counts).sum())
-    return total / users.numel()
+        values.append(ndcg_at_k(kernels.hits(places, wanted.indptr, wanted.indices), wanted.counts))
+    per_user = world.all_rows(torch.cat(values).to(world.device)).cpu()
+    return sum(float(block.sum()) for block in per_user.split(BLOCK)) / users.numel()
 
 
 def compare(first: Evaluation, second: Evaluation, metric: str, **options: Any) -> PairedResult:

@@ -163,7 +163,7 @@ class _Scorer:
         else:
             torch.mm(self.vectors, self.items[start:stop].to(self.vectors.dtype).T, out=self.tile)
         if self.exclude is not None:
-            _hide(self.tile, self.exclude, start)
+            hide(self.tile, self.exclude, start)
         if self.stop is not None and self.stop.numel():
             shortest = min(max(int(self.stop.min()) - start, 0), width)
             places = torch.arange(start + shortest, stop, device=self.items.device)
@@ -178,7 +178,7 @@ def reused(buffer: Tensor | None, size: int, dtype: torch.dtype, device: torch.d
     return buffer
 
 
-def _hide(tile: Tensor, lists: Ragged, first: int) -> None:
+def hide(tile: Tensor, lists: Ragged, first: int) -> None:
     """Set the scores of each row's listed items to -inf; the tile holds the items from ``first`` on."""
     if kernels.fits(tile):
         kernels.hide(tile, lists.indptr, lists.indices, first)

@@ -143,6 +143,8 @@ class TrainSettings(Settings):
     """bfloat16: gradients over the whole catalogue by bfloat16 products (float32 where logits exceed 40)."""
     workspace_mib: int = Field(512, ge=1)
     """Memory for one block of scores."""
+    shard_items: bool = False
+    """With several processes: each keeps a slice of the tables of items, for catalogues larger than its memory."""
 
 
 class CutoffSettings(Settings):

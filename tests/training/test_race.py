@@ -89,6 +89,8 @@ def test_of_near_values_the_last_is_taken(dataset, values, monkeypatch):
     monkeypatch.setattr(module, "_NEAR", 0.0)
     _, race = settled(config_of(), dataset)
     assert race.chosen == values[-1]
+    is_best = race.tried[-1].score == max(one.score for one in race.tried)
+    assert ("near the best and safer" in str(race)) is not is_best
 
 
 def test_callbacks_are_told_of_every_epoch(dataset, values):

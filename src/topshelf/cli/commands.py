@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from topshelf import terminal
-from topshelf.cli import completion, lists, pages, show, source
+from topshelf.cli import completion, lists, pages, show, source, workers
 from topshelf.cli.options import (
     Allow,
     AsJson,
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from topshelf.settings import DataSettings
     from topshelf.training import Fitted
 
+_SEVERAL = "Several processes"
+
 
 @expanded
 def train(
@@ -41,6 +43,9 @@ def train(
     config: ConfigFile = None,
     out: Annotated[Path | None, option("Folder for the run.")] = None,
     resume: Annotated[Path | None, option("Continue the run in this folder.", tab=completion.runs)] = None,
+    processes: Annotated[int | None, option("Train with several processes of this machine.", panel=_SEVERAL)] = None,
+    restarts: Annotated[int, option("How often lost processes are started again.", panel=_SEVERAL)] = 3,
+    timeout: Annotated[float, option("Seconds that a process waits for the others.", panel=_SEVERAL)] = 300.0,
     allow: Allow = None,  # noqa: ARG001
     with_report: WithReport = None,
     quiet: Quiet = False,
@@ -63,26 +68,29 @@ def train(
 
       topshelf train my-run.toml --out runs/mine
 
+      topshelf train --data clicks.parquet --processes 4 --out runs/large
+
       topshelf train --resume runs/mine
     """
     if resume is not None and (options.is_given() or config is not None or out is not None):
         raise ConfigError("--resume continues a run as it was configured; leave the other options out")
     if resume is None and config is None and options.data is None:
         raise ConfigError("give --data PATH|NAME or a TOML file; see topshelf train --help")
-    from topshelf import training
-
-    if resume is not None:
-        _finish(training.resume(resume, quiet=quiet), resume, with_report)
-        return
-    chosen = options.config(config)
-    if out is None:
+    if (kept := resume or out) is None:
         raise ConfigError("give --out FOLDER: where the run is kept")
-    _finish(training.fit(chosen, out=out, quiet=quiet), out, with_report)
+    from topshelf import training
+    from topshelf.world import joined
 
-
-def _finish(fitted: Fitted, out: Path, with_report: bool | None) -> None:
-    show.run(fitted, out)
-    pages.of_run(out, fitted.seconds, with_report)
+    chosen = None if resume is not None else options.config(config)
+    if processes is not None:
+        training.check_start(chosen, kept)
+        workers.start(processes, restarts)
+        return
+    with joined(timeout, training.device_of(chosen, kept)) as world:
+        fitted = training.resume(kept, quiet=quiet) if chosen is None else training.fit(chosen, out=kept, quiet=quiet)
+        if world.is_main:
+            show.run(fitted, kept)
+            pages.of_run(kept, fitted.seconds, with_report)
 
 
 def evaluate(

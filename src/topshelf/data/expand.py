@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -159,7 +160,7 @@ def balanced(matrix: np.ndarray) -> np.ndarray:
 
 def expand(
     source: str | Path, out: str | Path, *, users: int, items: int, interactions: int, seed: int = 0
-) -> dict[str, int | str]:
+) -> dict[str, Any]:
     """Write a fractal expansion of a source as Parquet parts into a folder, which is data like any file.
 
     A part is in memory at a time. Returns how many users, items and interactions were wanted, and how many were made.

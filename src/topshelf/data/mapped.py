@@ -126,7 +126,7 @@ _EMPTY = _Empty()
 
 def write_mapped(split: Split, folder: Path) -> None:
     """Write a split as arrays into an empty folder."""
-    sums = {}
+    sums: dict[str, Any] = {}
     for name, part in split.parts.items():
         with PartFiles(folder, name) as written:
             written.add(part)
@@ -196,9 +196,19 @@ def _part(folder: Path, name: str, known: Mapping[str, Any], users: IdMap, items
         if lists and len({len(some) for column, some in lists.items() if column != "indptr"}) != 1:
             raise DataError(f"the columns of {name} must be of one length")
     happened = Events(**events).check(len(users), len(items), f"the events of {name}") if events else None
-    part = Interactions(values.pop("indptr"), values.pop("indices"), users, items, **values, events=happened)
+    part = interactions_of(values, users, items, happened)
     part.ragged().check(len(items), f"the {name} part", n_lists=len(users), unique=True)
     return part
+
+
+def interactions_of(
+    values: Mapping[str, np.ndarray], users: IdMap, items: IdMap, events: Events | None
+) -> Interactions:
+    """Interactions of columns by name."""
+    more = {name: values.get(name) for name in ("weight", "timestamp")}
+    return Interactions(
+        values["indptr"], values["indices"], users, items, more["weight"], more["timestamp"], events=events
+    )
 
 
 def mapped_array(path: Path, known: Mapping[str, Any], dtypes: tuple[str, ...]) -> np.ndarray:

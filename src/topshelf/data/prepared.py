@@ -12,14 +12,14 @@ from typing import Any, Unpack
 from topshelf import files
 from topshelf.data import streaming
 from topshelf.data.datasets import check_given, load_split, refuse_changes
-from topshelf.data.given import SUMMARY, is_given, prepared_folder, write_split
+from topshelf.data.given import SUMMARY, given_split, is_given, prepared_folder, write_split
 from topshelf.data.interaction_datasets import DATASETS
 from topshelf.data.mapped import read_mapped, seal, write_mapped
 from topshelf.data.named import not_found
 from topshelf.data.names import ColumnNames, Columns
 from topshelf.data.readers import open_source
 from topshelf.data.shards import ROWS, sort_rows, store_rows
-from topshelf.data.splits import SPLITS, Split
+from topshelf.data.splits import SPLITS
 from topshelf.data.streaming_given import is_tables, stream_tables
 from topshelf.data.summary import describe_split
 from topshelf.errors import ConfigError, TopshelfWarning, one_of
@@ -108,7 +108,7 @@ def _given(path: Path, out: Path, settings: dict[str, Any], at_once: int) -> dic
     with prepared_folder(out) as fresh:
         sums, described, ids = stream_tables(path, fresh, **carving, row_bytes=ROW_BYTES, at_once=at_once)
         seal(fresh, sums, *ids)
-        Split(**read_mapped(fresh), kind="given").check()
+        given_split(**read_mapped(fresh)).check()
         summary = {"source": str(path), **described, "notes": [], "settings": settings}
         files.write_text(fresh / SUMMARY, json.dumps(summary, indent=2) + "\n")
     return summary

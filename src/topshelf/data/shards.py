@@ -18,7 +18,7 @@ from topshelf.data.columns import OpenTable, refuse_empty, refuse_missing, whole
 from topshelf.data.events import Events, bounds
 from topshelf.data.ids import IdMap
 from topshelf.data.interactions import Interactions
-from topshelf.data.mapped import ArrayFile, PartFiles, open_array
+from topshelf.data.mapped import ArrayFile, PartFiles, interactions_of, open_array
 from topshelf.data.names import ID_ROLES
 from topshelf.data.notes import Notes
 from topshelf.errors import DataError
@@ -71,8 +71,8 @@ def store_rows(
         chunks = (column[start : start + at_once] for start in range(0, n_rows, at_once))
         columns[role] = _store(folder / f"{role}.npy", (known.index(some) for some in chunks), _index_type(known))
     refuse_empty(n_rows, table.source)
-    for error in (*missing, *wrong):
-        raise error
+    for problem in (*missing, *wrong):
+        raise problem
     return StoredRows(columns, ids["user"], ids["item"], table.notes(n_rows))
 
 
@@ -138,7 +138,7 @@ def stored(ranges: Iterator[Interactions], folder: Path, name: str, users: IdMap
     }
     own = {key: arrays.pop(key) for key in list(arrays) if not key.startswith("events_")}
     events = Events(**{key.removeprefix("events_"): values for key, values in arrays.items()}) if arrays else None
-    return Interactions(own.pop("indptr"), own.pop("indices"), users, items, **own, events=events)
+    return interactions_of(own, users, items, events)
 
 
 def _counted(index: np.ndarray, size: int, at_once: int) -> np.ndarray:

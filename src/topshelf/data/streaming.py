@@ -120,7 +120,8 @@ def split(
     ranges = ranges_of(data.counts, at_once)
     cut, moment = _first_cut(data, ranges, kind, test_fraction, last_n, split_seed)
     carve = _carving(data, ranges, kind, valid_fraction, last_n, seed, moment)
-    n_rest, sums = 0, {}
+    n_rest = 0
+    sums: dict[str, Any] = {}
     with ExitStack() as opened:
         written = {name: opened.enter_context(PartFiles(folder, name)) for name in PARTS}
         for start, stop in ranges:
@@ -132,9 +133,9 @@ def split(
             made = (train, valid, test, left_out, below.of_users(start, stop))
             for name, part in zip(PARTS, made, strict=True):
                 written[name].add(part)
-        counts = {name: part.length for name, part in written.items()}
-        for part in written.values():
-            sums |= part.close()
+        counts = {name: one.length for name, one in written.items()}
+        for one in written.values():
+            sums |= one.close()
     dropped = len(data) - n_rest - counts["test"]
     refuse_no_test(kind, counts["test"], dropped, test_fraction)
     lost = {"dropped_test": dropped, "dropped_valid": n_rest - counts["train"] - counts["valid"]}

@@ -45,6 +45,7 @@ from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfWar
 from topshelf.ragged import Ragged
 from topshelf.registry import check_allowed
 from topshelf.training import checkpoint
+from topshelf.world import current, launch_name
 
 _FORMAT = 1
 # Writes what a run must keep of its data into the folder, and returns the files.
@@ -158,6 +159,16 @@ class RunFolder:
     @property
     def run(self) -> str | None:
         return None if self.identity is None else self.identity["run"]
+
+    @property
+    def launch(self) -> str | None:
+        """The name of the launch of several processes that began this run; None for one process, or without a run."""
+        try:
+            content = json.loads(self.environment.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        name = content.get("launch") if isinstance(content, dict) else None
+        return name if isinstance(name, str) else None
 
     @property
     def is_finished(self) -> bool:
@@ -327,6 +338,8 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "command": sys.argv,
+        "processes": current().size,
+        **({} if launch_name() is None else {"launch": launch_name()}),
     }
 
 

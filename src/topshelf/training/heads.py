@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Protocol, TypedDict
+from typing import ClassVar, NamedTuple, Protocol, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +44,14 @@ class BlockReader(Protocol):
         """Read the block, before its loss is computed."""
 
 
+class Whole(NamedTuple):
+    """The batch of which a head is given some queries, where several processes divide it."""
+
+    batch: Batch
+    encoded: Encoded  # detached
+    places: Tensor  # (Q,), of the given queries in the batch
+
+
 class Head:
     """What the heads share: the loss of a batch in one piece, and the scale of its sum over negatives."""
 
@@ -61,6 +69,8 @@ class Head:
         self.loss, self.negatives, self.effective_n, self.workspace = loss, negatives, effective_n, workspace
         self.log_weight = log_weight  # (I,), of every item as a negative; None: all count alike
         self.reader: BlockReader | None = None
+        self.whole: Whole | None = None
+        self.n_items: int | None = None  # of the catalogue, where the vectors are those of a slice of it
         self._is_checked = False
 
     def value(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Tensor:
@@ -82,14 +92,17 @@ class Head:
         raise NotImplementedError
 
     def _draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:
-        draw = self.negatives.draw(batch, encoded.detach(), generator)
+        if self.whole is None:
+            draw = self.negatives.draw(batch, encoded.detach(), generator)
+        else:  # drawn for all of it, as one process does
+            draw = self.negatives.draw(self.whole.batch, self.whole.encoded, generator).reordered(self.whole.places)
         if not self._is_checked:  # the first draw of a run: later ones are made by the same code
             self._check_draw(draw, batch, encoded)
         return draw
 
     def _check_draw(self, draw: Draw, batch: Batch, encoded: Encoded) -> None:
         try:
-            draw.check(self.negatives.layout, len(batch.positives), encoded.items.size(0))
+            draw.check(self.negatives.layout, len(batch.positives), self.n_items or encoded.items.size(0))
         except DataError as error:
             name = type(self.negatives).__name__
             raise ConfigError(
@@ -220,7 +233,7 @@ class PartitionHead(Head):
             value = value * (positive.numel() / batch.item.numel())
             self.blocks.backward(*torch.autograd.grad(value, (positive, partition)))
             number += value.item()
-        return _carried_back(number, encoded, self.blocks.gradients())
+        return carried_back(number, encoded, self.blocks.gradients())
 
 
 class PairHead(Head):
@@ -229,7 +242,7 @@ class PairHead(Head):
     def backward(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> float:
         draw = self._draw(batch, encoded, generator)
         number, gradients = self._by_blocks(batch, draw, encoded.detach())
-        return _carried_back(number, encoded, gradients)
+        return carried_back(number, encoded, gradients)
 
     def _by_blocks(self, batch: Batch, draw: Draw, encoded: Encoded) -> tuple[float, tuple[Tensor, Tensor] | None]:
         """The loss, and the gradients of the vectors.
@@ -298,7 +311,7 @@ def choose_head(
     return AutogradHead(*given, log_weight=log_weight)
 
 
-def _carried_back(number: float, encoded: Encoded, gradients: tuple[Tensor, Tensor] | None) -> float:
+def carried_back(number: float, encoded: Encoded, gradients: tuple[Tensor, Tensor] | None) -> float:
     """One backward pass through the model, from the gradients of its vectors and from its own loss."""
     queries, items, auxiliary = encoded
     if auxiliary is not None:

@@ -129,7 +129,7 @@ class CatalogueObjective:
 def _check_encoded(model: Model, encoded: Encoded, batch: Batch) -> None:
     """Refuse vectors whose shapes do not fit together: the model may be a class of the user's own."""
     queries, items = encoded.queries, encoded.items
-    wanted = (batch.query.numel(), model.n_items)
+    wanted = (batch.query.numel(), model.n_held)
     shapes = [tuple(one.shape) for one in (queries, items)]
     if any(len(shape) != 2 for shape in shapes) or (len(queries), len(items)) != wanted or shapes[0][1] != shapes[1][1]:
         raise ConfigError(

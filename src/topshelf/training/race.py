@@ -54,11 +54,15 @@ class Race:
     seconds: float
 
     def __str__(self) -> str:
-        dropped = [f"{one}, dropped after {one.epochs}" if one.epochs < self.epochs else str(one) for one in self.tried]
         return (
             f"{self.setting} = {self.chosen:g}, by {self.metric} on validation after {self.epochs} epochs "
-            f"({'; '.join(dropped)}); {self.seconds:.1f} s"
+            f"({'; '.join(map(self._told, self.tried))}); {self.seconds:.1f} s"
         )
+
+    def _told(self, one: Tried) -> str:
+        if one.value == self.chosen and any((other.score or 0) > (one.score or 0) for other in self.tried):
+            return f"{one}, near the best and safer"
+        return f"{one}, dropped after {one.epochs}" if one.epochs < self.epochs and one.score is not None else str(one)
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "tried": [one._asdict() for one in self.tried]}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import warnings
+import zlib
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +32,7 @@ from topshelf.training.phases import Outcome, Phases
 from topshelf.training.race import Race, Settled, settle
 from topshelf.training.tasks import Part, Task, check_device, task_class
 from topshelf.training.watchers import named_record
+from topshelf.world import current, is_launched, launch_name, n_restarts
 
 
 @dataclass(frozen=True)
@@ -143,23 +148,64 @@ def fit(
 ) -> Fitted:
     """Fit the model of ``config``; with ``out``, in a run folder that can be resumed and evaluated.
 
-    ``callbacks`` are told of every epoch (:mod:`topshelf.callbacks`).
+    ``callbacks`` are told of every epoch (:mod:`topshelf.callbacks`). Within :func:`topshelf.world.joined` several
+    processes train together, each by the same call; the folder is the main one's.
     """
-    config, called = resolve(config, keep_auto=True), Callbacks(callbacks)
+    world, given = current(), config
+    config = world.agreed(lambda: resolve(given, keep_auto=True))
+    called, quiet = Callbacks(callbacks if world.is_main else ()), quiet or not world.is_main
     if out is not None:
-        RunFolder(out).check_new()
+        if world.broadcast(n_restarts() > 0 and RunFolder(out).launch == launch_name() is not None):
+            return resume(out, quiet=quiet, callbacks=callbacks)  # torchrun started the processes again
+        world.agreed(lambda: RunFolder(out).check_new() if world.is_main else None)
         _say_of_scripts(config)
     if dataset is None:
-        dataset = load_dataset(config)
-        if dataset.guessed and not quiet:
-            columns = ", ".join(f'{what} = "{name}"' for what, name in dataset.guessed)
-            say(f"{dataset.name}, columns guessed: {columns}", stderr=True)
-    config, race, begun = _settled(config, dataset, quiet)
-    phases = _phases(config, dataset, quiet, called)
-    if out is None:
+        dataset = _loaded(config, quiet)
+    given = config
+    config, race, begun = world.agreed(lambda: _settled(given, dataset, quiet))
+    phases = world.agreed(lambda: _phases(config, dataset, quiet, called))
+    world.same(**_identity(config, dataset, begun))
+    if out is None or not world.is_main:
         return _finish(phases, dataset, None, begun, is_new=True)
     with RunFolder.create(out, config, _saving(config, dataset, race)) as folder:
         return _finish(phases, dataset, folder, begun, is_new=True)
+
+
+def check_start(config: BaseConfig | None, out: str | Path) -> None:
+    """Refuse a run that several processes would refuse at once: a new one of ``config``, or the one in ``out``."""
+    if config is None:
+        RunFolder.open(out)
+        return
+    resolve(config, keep_auto=True)
+    RunFolder(out).check_new()
+
+
+def device_of(config: BaseConfig | None, out: str | Path | None) -> str:
+    """The device of a new run, or of the one in ``out``."""
+    if config is None and out is not None and is_launched():
+        config = RunFolder.open(out).load_config()
+    return "cpu" if config is None else config.train.device
+
+
+def _loaded(config: BaseConfig, quiet: bool) -> Any:
+    dataset = current().agreed(lambda: load_dataset(config))
+    if dataset.guessed and not quiet:
+        columns = ", ".join(f'{what} = "{name}"' for what, name in dataset.guessed)
+        say(f"{dataset.name}, columns guessed: {columns}", stderr=True)
+    return dataset
+
+
+def _identity(config: BaseConfig, dataset: Any, state: dict[str, Any] | None) -> dict[str, Any]:
+    """What the processes of a run must have in common; nothing for one process."""
+    if current().size == 1:
+        return {}
+    return {
+        "version_of_topshelf": metadata.version("topshelf"),
+        "version_of_torch": torch.__version__,
+        **{f"setting_{name}": value for name, value in flat(config.model_dump(mode="json")).items()},
+        "data": task_class(config).fingerprint(dataset),
+        "checkpoint": None if state is None else zlib.crc32(json.dumps(state["trainer"]["progress"]).encode()),
+    }
 
 
 def refit(
@@ -192,15 +238,26 @@ def resume(
     :func:`fit`, told of the epochs from here on; a run's folder does not keep them.
     """
     registry.allow(allow)
-    called = Callbacks(callbacks)
-    if RunFolder.open(out).is_finished:
+    world = current()
+    called, quiet = Callbacks(callbacks if world.is_main else ()), quiet or not world.is_main
+    is_finished = world.agreed(lambda: RunFolder.open(out).is_finished)
+    if world.broadcast(is_finished):
         return load(out)
-    with RunFolder.resume(out) as folder:
-        if folder.is_finished:  # by another process, before the lock was ours
+    with ExitStack() as held:
+        opened = RunFolder.open(out)
+        folder = world.agreed(lambda: held.enter_context(RunFolder.resume(out)) if world.is_main else opened)
+        if world.broadcast(folder.is_finished):  # by another process, before the lock was ours
             return load(out)
-        config = folder.load_config()
-        dataset, state = task_class(config).read(folder, config), folder.load_checkpoint()
-        return _finish(_phases(config, dataset, quiet, called), dataset, folder, state)
+        config, dataset, state = world.agreed(lambda: _read(folder))
+        phases = world.agreed(lambda: _phases(config, dataset, quiet, called))
+        world.same(**_identity(config, dataset, state))
+        return _finish(phases, dataset, folder if world.is_main else None, state)
+
+
+def _read(folder: RunFolder) -> tuple[BaseConfig, Any, dict[str, Any] | None]:
+    """The config, the data and the checkpoint of a run."""
+    config = folder.load_config()
+    return config, task_class(config).read(folder, config), folder.load_checkpoint()
 
 
 def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
@@ -313,7 +370,7 @@ def _phases(config: BaseConfig, dataset: Any, quiet: bool, callbacks: Callbacks)
     def measure(outcome: Outcome) -> dict[str, Any]:
         return Fitted(config, dataset, **vars(outcome)).test.to_json()
 
-    return Phases(config, task, quiet=quiet, measure=measure, callbacks=callbacks)
+    return Phases(config, task, quiet=quiet, measure=measure, callbacks=callbacks, world=current())
 
 
 def _task(config: BaseConfig, dataset: Any) -> Task:
