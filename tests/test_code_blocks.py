@@ -196,19 +196,13 @@ def lists_of_others() -> dict[str, object]:
     return {}
 
 
-def as_parquet() -> dict[str, object]:
-    pl.read_csv("clicks.csv").write_parquet("clicks.parquet")
-    return {}
-
-
 PREPARED = {
     "README.md": tensors,
     "docs/data.md": a_user,
     "docs/evaluation.md": scored,
-    "docs/large-data.md": as_parquet,
+    "docs/large-data.md": nothing,
     "docs/losses/calling.md": loop,
     "docs/migration.md": lists_of_others,
-    "docs/update.md": nothing,
 }
 SLOWLY = {
     "docs/bench.md": nothing,
@@ -221,6 +215,7 @@ SLOWLY = {
     "docs/scale-out.md": nothing,
     "docs/sequences.md": nothing,
     "docs/tuning.md": nothing,
+    "docs/update.md": nothing,
 }
 WITH_PYTHON = {pages.name_of(page) for page in pages.PAGES if pages.blocks(page, "python")}
 
@@ -294,6 +289,7 @@ RUNS = {
     "docs/how-slatk-works.md": nothing,
     "docs/tasks.md": nothing,
     "docs/training.md": trained("slatk", "softmax", "ease"),
+    "docs/update.md": trained("clicks"),
 }
 SHORT = ("--set", "train.epochs=2", "--set", "train.validate_every=1")
 
