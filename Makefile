@@ -15,7 +15,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 docs: $(VENV)/.docs
-	$(BIN)/python docs/site.py
+	$(BIN)/python docs/build_site.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests benchmarks examples

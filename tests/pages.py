@@ -53,9 +53,9 @@ def write_files(folder: Path) -> None:
         later.write_csv(folder / name)
     titles = clicks.select("item").unique().sort("item").with_columns(title=pl.format("Item {}", "item"))
     titles.write_csv(folder / "items.csv")
-    names = ["anna", "ben", "carla", *(f"person-{number}" for number in range(40))]
-    edges = {tuple(sorted(rng.choice(len(names) // 2, 2, replace=False) + half)) for half in (0, 21) for _ in range(90)}
-    edges |= {(0, 1), (1, 2), (0, 2)}
+    names = ["anna", "ben", "carla", *(f"person-{number}" for number in range(317))]  # 500 negatives need so many
+    groups = [rng.choice(40, 2, replace=False) + 40 * group for group in range(8) for _ in range(120)]
+    edges = {(int(min(pair)), int(max(pair))) for pair in groups} | {(0, 1), (1, 2), (0, 2)}
     text = "".join(f"{names[a]},{names[b]}\n" for a, b in sorted(edges))
     (folder / "friends.csv").write_text("source,target\n" + text)
     (folder / "candidates.csv").write_text("source,target\nanna,ben\nanna,person-3\n")

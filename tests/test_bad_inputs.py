@@ -218,7 +218,7 @@ def test_metrics_are_valid_json_even_where_a_metric_is_undefined(tmp_path):
 
 
 @pytest.mark.parametrize("index", [60, -1, 2**40])
-@pytest.mark.parametrize("name", ["mf", "ease", "slim", "itemknn", "rp3beta", "ials", "lightgcn"])
+@pytest.mark.parametrize("name", ["mf", "ease", "sparse_ease", "slim", "itemknn", "rp3beta", "ials", "lightgcn"])
 def test_an_index_outside_the_catalogue_never_reaches_compiled_code(name, index):
     good = generate(40, 60, interactions_per_user=6, seed=1)
     indices = good.indices.copy()

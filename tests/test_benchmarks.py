@@ -100,7 +100,9 @@ def test_quick_overrides_what_was_given(benchmark):
     assert (options.data, options.seeds) == (["two"], [0])
 
 
-@pytest.mark.parametrize("name", ["quality.links", "studies.blends", "studies.safe_defaults"])
+@pytest.mark.parametrize(
+    "name", ["quality.links", "quality.auto", "studies.blends", "studies.item_prior", "studies.safe_defaults"]
+)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(("--data", "nope"), "--data must be of: "), (("--quick", "--json", "{file}"), "--quick must have a new file")],

@@ -70,7 +70,8 @@ def test_a_config_written_as_toml_reads_the_same(values):
 
 
 def test_a_config_file_reads_the_same(tmp_path):
-    config = make_config({"loss": {"name": "slatk", "tau": 0.1}, "data": {"source": 'a "b"\\c\n.csv'}, "k": 3})
+    loss = {"name": "slatk", "tau": 0.1, "tau_weight": 2.0}
+    config = make_config({"loss": loss, "data": {"source": 'a "b"\\c\n.csv'}, "k": 3})
     (tmp_path / "run.toml").write_text(to_toml(config), encoding="utf-8")
     assert make_config(read_config(tmp_path / "run.toml")) == config
     assert assemble(file=tmp_path / "run.toml") == config
@@ -221,7 +222,9 @@ def test_without_any_preset_there_are_the_defaults(shipped):
 
 
 def test_settings_of_a_component_need_no_name():
-    assert assemble(data="x.csv", more={"loss": {"tau": 0.1}}).loss == Component(name="slatk", tau=0.1)
+    assert assemble(data="x.csv", more={"loss": {"tau": 0.1}}).loss == Component(
+        name="slatk", tau=0.1, tau_weight="auto"
+    )
     assert make_config({"model": {"dim": 8}}).model == Component(name="mf", dim=8)
 
 

@@ -311,7 +311,7 @@ def test_every_file_is_in_the_architecture():
     named = [cls for one in REGISTRIES.values() for cls in (*one.models.values(), *one.losses.values())]
     registered = {cls.__module__ for cls in named}
     lines = ARCHITECTURE.read_text().splitlines()
-    assert len(lines) < 150, "one page"
+    assert len(lines) < 180, "two pages at most"
     for path in (ROOT / "src" / "topshelf").rglob("*.py"):
         *folders, name = path.relative_to(ROOT / "src").with_suffix("").parts
         if name.startswith("__") or ".".join((*folders, name)) in registered:

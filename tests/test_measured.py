@@ -14,7 +14,10 @@ import pytest
 
 from benchmarks.harness import RESULTS
 from benchmarks.speed import backbone_cost, latency, scaling
-from benchmarks.studies import blends, concentration, safe_defaults, threshold_accuracy, tuning
+from benchmarks.studies import blends, concentration, item_prior, safe_defaults, threshold_accuracy, tuning
+from topshelf.config import TrainSettings
+from topshelf.losses import LOSSES
+from topshelf.training import race
 
 ROOT = Path(__file__).parents[1]
 
@@ -139,6 +142,30 @@ def test_the_general_settings_are_the_committed_result():
     for danger in safe_defaults.dangers(result["rows"]):
         assert danger in page
         assert not danger.startswith("ials")
+
+
+def test_the_strength_and_the_prior_are_the_committed_result():
+    page = (ROOT / "docs" / "losses" / "popularity.md").read_text()
+    result = result_of("item_prior")
+    for made in (item_prior.table, item_prior.chosen_table, item_prior.race_table):
+        assert made(result["rows"]) in page
+    assert result["date"] in page
+    # What the page says of popularity holds at every point: stronger weights and lower priors make lists more popular.
+    for name in {row["data"] for row in result["rows"]}:
+        points = item_prior.by_point(result["rows"], name)
+        lifts = {point: item_prior.mean(rows, "valid", "popularity_lift@20") for point, rows in points.items()}
+        by_weight = [lifts[tau_weight, 0.0] for tau_weight in (2.0, 3.0, 5.0, 10.0, None) if (tau_weight, 0.0) in lifts]
+        by_prior = [lifts[None, prior] for prior in (-0.75, -0.5, -0.25, 0.0, 0.25) if (None, prior) in lifts]
+        assert by_weight == sorted(by_weight, reverse=True), name
+        assert by_prior == sorted(by_prior, reverse=True), name
+
+
+def test_the_replayed_race_has_the_constants_of_the_race():
+    raced = LOSSES["slatk"].raced["tau_weight"]
+    assert [*item_prior.RACED[:-1], 500.0] == list(raced)
+    assert TrainSettings().race_epochs == item_prior.RACE
+    assert (item_prior.FAR_BEHIND, item_prior.NEAR) == (race._FAR_BEHIND, race._NEAR)
+    assert TrainSettings().validate_every == item_prior.EVERY
 
 
 def test_the_comparison_of_trees_is_the_committed_result():

@@ -23,7 +23,7 @@ CONFIG = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
 
 @pytest.fixture(scope="module")
 def site():
-    return module(ROOT / "docs" / "site.py")
+    return module(ROOT / "docs" / "build_site.py")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def in_navigation(entries) -> list[str]:
 def test_every_page_is_in_the_navigation_once(site):
     listed = in_navigation(CONFIG["nav"])
     assert len(listed) == len(set(listed))
-    there = {place for name, place in site.places().items() if place.endswith(".md") and name != "examples"}
+    there = {place for place in site.places().values() if place.endswith(".md")}
     missing = {place for place in there - set(listed) if not place.startswith(("results/", "examples/"))}
     assert not missing, "add these to nav in zensical.toml"
     assert set(listed) <= there
@@ -143,7 +143,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def address(site):
-    subprocess.run([sys.executable, ROOT / "docs" / "site.py"], check=True, capture_output=True)
+    subprocess.run([sys.executable, ROOT / "docs" / "build_site.py"], check=True, capture_output=True)
     handler = functools.partial(Quiet, directory=ROOT / "site")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

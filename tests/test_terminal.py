@@ -58,10 +58,11 @@ def test_the_demo_and_its_page_show_hostile_titles_as_text(tmp_path, monkeypatch
     split = make_split(generate(150, 60, interactions_per_user=10, seed=3))
     script = "<script>alert(1)</script>"
     titles = [f"{script}{CLEAR}[red]$x$ {item}" for item in range(split.n_items)]
-    monkeypatch.setattr(demo, "_data", lambda seed, offline: (Dataset("synthetic", split, titles), script))
-    monkeypatch.setattr(demo, "METHODS", {"Popularity": ("popularity", "slatk"), "EASE": ("ease", "slatk")})
+    monkeypatch.setattr(demo, "_data", lambda seed, offline: [(Dataset("synthetic", split, titles), script)])
+    methods = {"popularity": ("Popularity", "popularity", "slatk"), demo.OURS: (script, "ease", "slatk")}
+    monkeypatch.setattr(demo, "METHODS", methods)
     monkeypatch.setenv("COLUMNS", "300")
-    demo.run(tmp_path / "demo")
+    demo.run(tmp_path / "demo", budget=None)
     page = (tmp_path / "demo" / "report.html").read_text()
     assert page.lower().count("<script") == 1  # the page's own
     assert script not in page

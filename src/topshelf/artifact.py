@@ -21,6 +21,7 @@ from topshelf.config import CatalogueConfig, SequenceConfig, class_names, of_tas
 from topshelf.data import IdMap, Split, through_refit
 from topshelf.data.ids import UNKNOWN
 from topshelf.errors import CheckpointError, DataError, at_least, whole
+from topshelf.item_table import ItemTable, ItemVectors, rows_of
 from topshelf.models import Model
 from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.ragged import Ragged
@@ -159,7 +160,7 @@ class Artifact:
         return self._load_events()
 
     @cached_property
-    def vectors(self) -> Tensor:
+    def vectors(self) -> ItemVectors:
         """Vectors of all items, (I, d), on the CPU."""
         if "items" in self._stored:
             return self._stored["items"]
@@ -207,7 +208,7 @@ class Artifact:
         if exclude is not None and allowed is not None:
             exclude = _places(exclude, allowed, len(self.items))
         scores, items = self._best(self.encode(queries), self.vectors, k, exclude, allowed)
-        unknown = (~self._is_known(queries)).nonzero().squeeze(1)
+        unknown = (~self.is_known(queries)).nonzero().squeeze(1)
         if unknown.numel():
             lists = None if exclude is None else exclude.select(unknown)
             popular = self._best(torch.ones(unknown.numel(), 1), self.counts.unsqueeze(1), k, lists, allowed)[1]
@@ -243,27 +244,29 @@ class Artifact:
             exclude.check(n_items, "exclude", n_lists=len(queries))
 
     @cached_property
-    def _unit(self) -> Tensor:
-        return F.normalize(self.vectors, dim=1)
+    def _unit(self) -> ItemVectors:
+        vectors = self.vectors
+        return vectors.unit() if isinstance(vectors, ItemTable) else F.normalize(vectors, dim=1)
 
-    def _unit_blocks(self) -> list[tuple[int, Tensor]] | Any:
+    def _unit_blocks(self) -> list[tuple[int, ItemVectors]] | Any:
         """Blocks of unit item vectors, each with its first item; cached if they all fit one block."""
         vectors = self.vectors
         width = max(1, _UNIT_BLOCK // (4 * vectors.size(1)))
-        if width >= vectors.size(0):
+        if width >= vectors.size(0) or isinstance(vectors, ItemTable):
             return [(0, self._unit)]
         starts = range(0, vectors.size(0), width)
         return ((start, F.normalize(vectors[start : start + width], dim=1)) for start in starts)
 
     def _best(
-        self, queries: QueryVectors, items: Tensor, k: int, exclude: Ragged | None, allowed: Tensor | None
+        self, queries: QueryVectors, items: ItemVectors, k: int, exclude: Ragged | None, allowed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         if allowed is None:
             return top_k(queries, items, k, exclude=exclude)
-        scores, places = top_k(queries, items[allowed], k, exclude=exclude)
+        scores, places = top_k(queries, rows_of(items, allowed), k, exclude=exclude)
         return scores, torch.where(places < 0, places, allowed[places.clamp(min=0)])
 
-    def _is_known(self, queries: QuerySet) -> Tensor:
+    def is_known(self, queries: QuerySet) -> Tensor:
+        """Which queries the model has something of, (Q,); the others get the most popular items."""
         if queries.rows is not None:
             reads = self.asks_events and model_class(self.config).takes != {"rows"}
             n = self.seen.counts if reads else self.n_learned  # what came after training is read too

@@ -15,6 +15,7 @@ from topshelf import kernels
 from topshelf.config import Component, RunConfig, TrainSettings
 from topshelf.data import Split
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
+from topshelf.item_table import ItemVectors, products
 from topshelf.metrics import ndcg_at_k
 from topshelf.models.blend import LEAST_SCALE, checked_weights
 from topshelf.queries import QuerySet
@@ -23,13 +24,14 @@ from topshelf.ranking import NO_ITEM, QueryVectors
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import build_model, resolve
 from topshelf.training.folder import RunFolder
+from topshelf.training.origin import Origin, TrainedPart
 
 GRID = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 SAMPLE = 1 << 22  # cells of users x items that the spread of a model's scores is estimated from
 WORKSPACE = 64 << 20  # bytes of a block of scores; the search has up to four such blocks
 MOST_ROWS = 1 << 11  # users per block
 
-Vectors = tuple[QueryVectors, Tensor]
+Vectors = tuple[QueryVectors, ItemVectors]
 
 
 def blend(
@@ -80,7 +82,8 @@ def combined(runs: Sequence[Fitted], weights: Sequence[float], scales: Sequence[
     config, first = _config(runs, weights, scales), runs[0]
     model = build_model(config, first.model.n_queries, first.model.n_items)
     model.parts = nn.ModuleList(run.model for run in runs)  # the fitted ones in place of those just made
-    return Fitted(config, first.dataset, model, **more)
+    parts = tuple(TrainedPart(run.config, run.best_epoch) for run in runs)
+    return Fitted(config, first.dataset, model, **{"origin": Origin(parts=parts), **more})
 
 
 class WeightSearch:
@@ -143,7 +146,7 @@ def clearly_best(scores: Tensor, usual: int) -> int:
 
 
 @torch.no_grad()
-def spread(queries: QueryVectors, items: Tensor) -> float:
+def spread(queries: QueryVectors, items: ItemVectors) -> float:
     """The standard deviation of the scores of all cells, or of a fixed sample of at most ``SAMPLE``.
 
     1 if all scores are (almost) equal.
@@ -169,7 +172,7 @@ def _blocks(rows: Tensor, n_items: int) -> Iterator[Tensor]:
 
 def _scores(encoded: Vectors, rows: Tensor) -> Tensor:
     queries, items = encoded
-    return (queries[rows.to(items.device)] @ items.T).float().cpu()
+    return products(queries[rows.to(items.device)], items).float().cpu()
 
 
 def _ndcg_of_each(scores: Tensor, wanted: Ragged, k: int) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from topshelf import kernels
 from topshelf.errors import DataError, at_least
+from topshelf.item_table import ItemVectors
 from topshelf.ragged import Ragged
 from topshelf.ranking import WORKSPACE, QueryVectors, chosen_rows, count_in, keep_best, no_places, refuse_nan
 
@@ -16,7 +17,7 @@ from topshelf.ranking import WORKSPACE, QueryVectors, chosen_rows, count_in, kee
 @torch.no_grad()
 def ranked_candidates(
     queries: QueryVectors,
-    items: Tensor,
+    items: ItemVectors,
     k: int,
     candidates: Ragged,
     *,
@@ -49,14 +50,14 @@ def ranked_candidates(
         yield part, values.float(), indices, *count_in(scores, _positions(wanted, lists))
 
 
-def _padded_scores(vectors: Tensor, items: Tensor, lists: Ragged) -> tuple[Tensor, Tensor]:
+def _padded_scores(vectors: Tensor, items: ItemVectors, lists: Ragged) -> tuple[Tensor, Tensor]:
     """Scores (B, L) of the lists, -inf after the last, and the items (B, L) they are of."""
     length = max(1, int(lists.counts.max()))
     inside = torch.arange(length, device=items.device) < lists.counts.unsqueeze(1)
     vectors = (vectors if vectors.layout == torch.strided else vectors.to_dense()).to(items.device)
     dtype = torch.float64 if torch.float64 in (vectors.dtype, items.dtype) else torch.float32
     vectors, flat = vectors.to(dtype), torch.empty(lists.indices.numel(), dtype=dtype, device=items.device)
-    if kernels.fits(vectors, items) and items.is_contiguous():
+    if isinstance(items, Tensor) and kernels.fits(vectors, items) and items.is_contiguous():
         kernels.list_scores(vectors.contiguous(), items, lists.indptr, lists.indices, flat)
     else:
         flat = (vectors[lists.owner()] * items[lists.indices].to(dtype)).sum(1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -162,11 +163,12 @@ def _to_items(scaled: Tensor, share: Tensor) -> Tensor:
     return torch.mm(scaled.T, share).T.contiguous()
 
 
-def _is_safe(scaled: Tensor, items: Tensor) -> bool:
+def _is_safe(scaled: Tensor, items: Tensor, log_weight: Tensor | None = None) -> bool:
     """Whether no logit can leave [-40, 40], by Cauchy-Schwarz: true for cosine scores with tau >= 1/40."""
     if scaled.numel() == 0 or items.numel() == 0:
         return True
-    return bool(scaled.norm(dim=1).max() * items.norm(dim=1).max() <= _SAFE_LOGIT)
+    largest = scaled.norm(dim=1).max() * items.norm(dim=1).max()
+    return bool((largest if log_weight is None else largest + log_weight.abs().max()) <= _SAFE_LOGIT)
 
 
 @dataclass(frozen=True)
@@ -198,22 +200,29 @@ class CatalogueBlocks:
         self.wants_half, self.half_width = half, half_width
         self._buffers: dict[str, Tensor] = {}
 
-    def begin(self, queries: Tensor, items: Tensor, tau: float) -> list[tuple[int, int]]:
-        """Take the tables of a step; returns the blocks, as (start, stop) of the queries."""
+    def begin(
+        self, queries: Tensor, items: Tensor, tau: float, log_weight: Tensor | None = None, *, n_blocks: int = 1
+    ) -> list[tuple[int, int]]:
+        """Take the tables of a step; returns the blocks, as (start, stop) of the queries; ``n_blocks`` or more.
+
+        ``log_weight (I,)`` is added to the items' logits in the partitions, as in :func:`log_partition`. No score of a
+        positive, threshold or count has it.
+        """
         self.tau = positive("tau", tau)
         self.n_items, dim = items.shape
         dtype = torch.promote_types(items.dtype, torch.float32)
         queries, items = queries.to(dtype), items.to(dtype)
         self.scaled = queries / tau
-        self.needs_shift = not _is_safe(self.scaled, items)
+        self.needs_shift = not _is_safe(self.scaled, items, log_weight)
         self.half = self.wants_half and not self.needs_shift
         stride = -(-self.n_items // 32) * 32  # whole cache lines make the products faster
         self.items = self._padded(items, stride)
+        self.log_weight = log_weight if log_weight is None else F.pad(log_weight.to(dtype), (0, stride - self.n_items))
         width = min(self.half_width, stride) if self.half else stride
         self.tiles = [(first, min(width, stride - first)) for first in range(0, stride, width)]
         row = stride * 2 + width * items.element_size() if self.half else stride * items.element_size()
         n = queries.size(0)
-        n_blocks = max(1, -(-n // max(1, self.budget // row)))
+        n_blocks = max(n_blocks, -(-n // max(1, self.budget // row)))
         rows = -(-n // n_blocks)  # blocks of one size
         self.kept = self._buffer("kept", (rows * stride,), items, half=self.half)
         if self.half:
@@ -262,13 +271,15 @@ class CatalogueBlocks:
                 shift.masked_fill_(shift == -math.inf, 0.0)
                 tile -= shift.unsqueeze(1)
                 above = None if above is None else (above[0] - shift, *above[1:])
-            _exp_sums(tile, total, kept if self.half else None, above)
+            weight = None if self.log_weight is None else self.log_weight[first : first + width]
+            _exp_sums(tile, total, kept if self.half else None, above, weight)
         if above is not None:
             above = (above[0] if shift is None else above[0] + shift, *above[1:])
             _list_excess(logits, exclude, *above)
         if chosen is not None:
             owner, place, logits = owner[chosen], place[chosen], logits[chosen]
         self._block = (start, stop, owner, place, total)
+        self.best = None if best is None else best[0] * self.tau  # (B, k), for those who have other items
         partition = total.log() if shift is None else total.log() + shift
         return Block(
             logits * self.tau,
@@ -339,17 +350,23 @@ class CatalogueBlocks:
 
 
 def _exp_sums(
-    tile: Tensor, total: Tensor, half: Tensor | None = None, above: tuple[Tensor, Tensor, Tensor] | None = None
+    tile: Tensor,
+    total: Tensor,
+    half: Tensor | None = None,
+    above: tuple[Tensor, Tensor, Tensor] | None = None,
+    log_weight: Tensor | None = None,
 ) -> None:
     """:func:`kernels.exp_sums`, or the same by torch."""
     if kernels.fits(tile, total):
-        kernels.exp_sums(tile, total, half, above)
+        kernels.exp_sums(tile, total, half, above, log_weight)
         return
     if above is not None:
         level, count, excess = above
         over = (tile - level.unsqueeze(1)).clamp_(min=0)
         count += (over > 0).sum(1)
         excess += over.sum(1)
+    if log_weight is not None:
+        tile += log_weight
     total += tile.exp_().sum(1)
     if half is not None:
         half.copy_(tile)

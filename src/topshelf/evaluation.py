@@ -24,13 +24,15 @@ from topshelf import kernels
 from topshelf.data import Interactions
 from topshelf.errors import ConfigError, DataError, at_least, one_of
 from topshelf.evalset import EMPTY, NEXT_ITEM, OWN_PROTOCOL, PROTOCOLS, EvalSet, ItemLists, list_set, protocol_set
-from topshelf.measurement import in_blocks, measure, ranked_places
+from topshelf.item_table import ItemTable, ItemVectors
+from topshelf.measurement import BLOCK, in_blocks, measure, ranked_places
 from topshelf.metrics import GAINS, METRICS, catalogue_coverage, ndcg_at_k, popularity_lift
 from topshelf.ragged import Ragged
 from topshelf.ranked_lists import first_places, read_lists, warn_of_misses
 from topshelf.ranking import NO_ITEM, QueryVectors, ranked_tiles
 from topshelf.reprs import by_cutoff, cut, html_table, text_table
 from topshelf.statistics import PairedResult, bootstrap_intervals, paired_test
+from topshelf.world import ALONE, World
 
 CUTOFFS = (5, 10, 20, 50)
 
@@ -147,7 +149,7 @@ def check_json(evaluation: Any) -> None:
 
 def evaluate(
     queries: QueryVectors | np.ndarray,
-    items: Tensor | np.ndarray,
+    items: ItemVectors | np.ndarray,
     relevant: ItemLists,
     *,
     train: ItemLists,
@@ -176,7 +178,7 @@ def evaluate(
 
 def evaluate_set(
     queries: QueryVectors | np.ndarray,
-    items: Tensor | np.ndarray,
+    items: ItemVectors | np.ndarray,
     evalset: EvalSet,
     cutoffs: Sequence[int] = CUTOFFS,
     *,
@@ -233,18 +235,25 @@ def evaluate_lists(
     return _evaluation([(places.clamp(min=NO_ITEM),)], evalset, cutoffs, n_items, counts)
 
 
-def ndcg(queries: QueryVectors, items: Tensor, relevant: Ragged, exclude: Ragged | None, k: int) -> float:
-    """Mean NDCG@k over the queries with something to find, and nothing else: for validation while training."""
+def ndcg(
+    queries: QueryVectors, items: ItemVectors, relevant: Ragged, exclude: Ragged | None, k: int, world: World = ALONE
+) -> float:
+    """Mean NDCG@k over the queries with something to find, and nothing else: for validation while training.
+
+    The processes of a ``world`` divide the queries among them, and all get the same number.
+    """
     relevant.check_shape("relevant", len(queries))
     users = (relevant.counts > 0).nonzero().squeeze(1).cpu()
     if users.numel() == 0:
         raise DataError("relevant must hold at least one item for at least one query, got none")
-    total = 0.0
-    tiles = ((indices,) for _, _, indices in ranked_tiles(queries, items, k, exclude=exclude, rows=users))
-    for part, places in in_blocks(users, tiles, []):
+    mine = users.tensor_split(world.size)[world.rank]
+    values = [torch.empty(0, dtype=torch.float64)]
+    tiles = ((indices,) for _, _, indices in ranked_tiles(queries, items, k, exclude=exclude, rows=mine))
+    for part, places in in_blocks(mine, tiles, []):
         wanted = relevant.checked_select(part.to(relevant.indptr.device), items.size(0), "relevant").to("cpu")
-        total += float(ndcg_at_k(kernels.hits(places, wanted.indptr, wanted.indices), wanted.counts).sum())
-    return total / users.numel()
+        values.append(ndcg_at_k(kernels.hits(places, wanted.indptr, wanted.indices), wanted.counts))
+    per_user = world.all_rows(torch.cat(values).to(world.device)).cpu()
+    return sum(float(block.sum()) for block in per_user.split(BLOCK)) / users.numel()
 
 
 def compare(first: Evaluation, second: Evaluation, metric: str, **options: Any) -> PairedResult:
@@ -318,7 +327,7 @@ def _vectors(name: str, given: Any) -> Any:
             raise DataError(f"{name} must be numbers, got an array of {given.dtype}")
         given = torch.from_numpy(np.require(given, requirements=["C", "W"]))
         given = given if given.is_floating_point() else given.float()
-    if name == "items" and not isinstance(given, Tensor):
+    if name == "items" and not isinstance(given, Tensor | ItemTable):
         raise DataError(f"items must be a tensor or an array (I, d), got {type(given).__name__}")
     if not hasattr(given, "__len__") or not hasattr(given, "__getitem__") or isinstance(given, list | tuple):
         raise DataError(f"{name} must be a tensor or an array (U, d), got {type(given).__name__}")

@@ -28,17 +28,24 @@ def fits(*tensors: Tensor) -> bool:
 
 
 def exp_sums(
-    tile: Tensor, total: Tensor, half: Tensor | None = None, above: tuple[Tensor, Tensor, Tensor] | None = None
+    tile: Tensor,
+    total: Tensor,
+    half: Tensor | None = None,
+    above: tuple[Tensor, Tensor, Tensor] | None = None,
+    log_weight: Tensor | None = None,
 ) -> None:
     """Replace scores by their exponentials and add each row's sum to ``total``.
 
     Shapes: tile (B, W) float32, rows may be strided; total (B,) float32; half (B, W) bfloat16: receives the
         exponentials, and the tile keeps its scores; above: level, count and excess (B,) float32. The number of scores
-        above a row's level is added to the count, and the sum of their distances to it to the excess.
-    Scores must be at most 88; below -87 (and at -inf) the exponential is 0. Accurate to a few units in the last place.
+        above a row's level is added to the count, and the sum of their distances to it to the excess. log_weight (W,)
+        float32 is added to the scores of each column before the exponential, but not for the count.
+    Scores must be at most 88, with their weights; below -87 (and at -inf) the exponential is 0. Accurate to a few units
+    in the last place.
     """
     kept = None if half is None else half.view(torch.uint16)
-    share_rows(_compiled().exp_sums, *tile.shape, tile, total, kept, *(above or (None, None, None)))
+    rows = (tile, total, kept, *(above or (None, None, None)))
+    share_rows(_compiled().exp_sums, *tile.shape, *rows, log_weight=log_weight)
 
 
 def list_excess(values: Tensor, indptr: Tensor, level: Tensor, count: Tensor, excess: Tensor) -> None:
@@ -73,6 +80,24 @@ def hide(tile: Tensor, indptr: Tensor, indices: Tensor, first: int = 0) -> None:
     """
     rows = (tile, indptr[:-1], indptr[1:])  # each row comes with the bounds of its list
     share_rows(_compiled().hide, tile.size(0), _width(indptr), *rows, indices=indices, first=first)
+
+
+def add_votes(
+    tile: Tensor,
+    lists: tuple[Tensor, Tensor, Tensor],
+    votes: tuple[Tensor, Tensor, Tensor],
+    first: int = 0,
+) -> None:
+    """Add to each row the votes of its listed columns, each times its number.
+
+    Shapes: tile (B, W) float32, scores of the items ``first`` and on; lists: indptr (B + 1,), columns (P,) and their
+        numbers (P,) float32; votes: indptr (C + 1,), the items (V,) that each column votes for, ascending, and their
+        values (V,) float32.
+    """
+    indptr, indices, numbers = lists
+    same: dict[str, Any] = dict(zip(("indptr", "items", "values"), votes, strict=True))
+    rows = (tile, indptr[:-1], indptr[1:])
+    share_rows(_compiled().add_votes, *tile.shape, *rows, indices=indices, numbers=numbers, **same, first=first)
 
 
 def count_above(scores: Tensor, indptr: Tensor, indices: Tensor, above: Tensor, equal: Tensor) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from topshelf.candidates import ranked_candidates
 from topshelf.evalset import EvalSet
+from topshelf.item_table import ItemVectors
 from topshelf.metrics import auc, every_metric, item_exposure
 from topshelf.ragged import Ragged
 from topshelf.ranking import QueryVectors, ranked_tiles
@@ -17,7 +18,7 @@ BLOCK = 1 << 13  # users whose lists are measured at once
 
 
 def ranked_places(
-    queries: QueryVectors, items: Tensor, evalset: EvalSet, k: int, with_auc: bool
+    queries: QueryVectors, items: ItemVectors, evalset: EvalSet, k: int, with_auc: bool
 ) -> Iterator[tuple[Tensor, ...]]:
     """Places (B, k) of the evaluated queries in tiles; with AUC, also the counts above and equal of their targets."""
     rows, targets = evalset.evaluated, evalset.targets if with_auc else None

@@ -6,6 +6,7 @@ Each source draws for a batch of Q queries with their positives and never lets a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -102,6 +103,18 @@ class Population:
     @property
     def n_items(self) -> int:
         return self.item_counts.numel()
+
+
+def item_prior(item_counts: Tensor, exponent: float) -> Tensor | None:
+    r"""The log-weight of every item as a negative, (I,): by how often it is a positive, (count + 1) to the exponent.
+
+    The weights have mean one: without scores, a sum over the catalogue is what it would be without them, so that its
+    effective N keeps its meaning. None for exponent 0.
+    """
+    if exponent == 0:
+        return None
+    log_weight = exponent * torch.log1p(item_counts.double())
+    return (log_weight - torch.logsumexp(log_weight, 0) + math.log(max(1, item_counts.numel()))).to(torch.float32)
 
 
 class Negatives(Recorded):

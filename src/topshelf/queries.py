@@ -176,6 +176,23 @@ class Batch:
             None if self.asked is None else self.asked.select(torch.arange(start, stop, device=self.query.device)),
         )
 
+    def select(self, places: Tensor) -> Batch:
+        """The queries at ``places (R,)``, in that order, with their positives."""
+        positives = self.positives.select(places)
+        chosen = positives
+        if not self.is_whole:
+            bounds = F.pad(self.counts().cumsum(0), (1, 0))
+            chosen = Ragged(bounds, self.item).select(places)
+        return Batch(
+            self.query[places],
+            chosen.owner(),
+            chosen.indices,
+            positives,
+            self.is_whole,
+            self.begin[places],
+            None if self.asked is None else self.asked.select(places),
+        )
+
     def reordered(self, order: Tensor) -> Batch:
         """The same positives with the queries in another order; each query must have one of them."""
         return Batch(

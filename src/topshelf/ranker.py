@@ -150,6 +150,11 @@ class Ranker:
             self._fitted = load_run(self._folder)
         return self._fitted
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features, in order."""
+        return self._features
+
     def _set(self, fitted: Fitted) -> Ranker:
         self._fitted, self._model = fitted, fitted.model
         self._features, self._loaded_config = fitted.dataset.feature_names, None

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from topshelf import kernels
 from topshelf.errors import DataError, TrainingError, at_least, at_most
+from topshelf.item_table import ItemTable, ItemVectors
 from topshelf.ragged import Ragged
 
 WORKSPACE = 64 << 20  # bytes of scores held at once, at most
@@ -35,7 +36,7 @@ class QueryVectors(Protocol):
 
 def top_k(
     queries: QueryVectors,
-    items: Tensor,
+    items: ItemVectors,
     k: int,
     *,
     exclude: Ragged | None = None,
@@ -55,14 +56,14 @@ def top_k(
     """
     parts = list(ranked_tiles(queries, items, k, exclude=exclude, rows=rows, tile=tile, workspace=workspace))
     if not parts:
-        return items.new_empty(0, k, dtype=torch.float32), items.new_empty(0, k, dtype=torch.int64)
+        return no_places(0, k, torch.float32, items.device)
     return torch.cat([values for _, values, _ in parts]), torch.cat([indices for _, _, indices in parts])
 
 
 @torch.no_grad()
 def ranked_tiles(
     queries: QueryVectors,
-    items: Tensor,
+    items: ItemVectors,
     k: int,
     *,
     exclude: Ragged | None = None,
@@ -92,7 +93,7 @@ def ranked_tiles(
 @torch.no_grad()
 def best_scores(
     vectors: Tensor,
-    items: Tensor,
+    items: ItemVectors,
     k: int,
     *,
     names: Tensor,
@@ -112,7 +113,7 @@ def best_scores(
 
 def count_above(
     queries: QueryVectors,
-    items: Tensor,
+    items: ItemVectors,
     targets: Ragged,
     *,
     exclude: Ragged | None = None,
@@ -135,7 +136,7 @@ def count_above(
 class _Scorer:
     """Scores of some queries against tiles of items, in one reused buffer."""
 
-    def __init__(self, items: Tensor, width: int, workspace: int) -> None:
+    def __init__(self, items: ItemVectors, width: int, workspace: int) -> None:
         size = max(4, items.element_size())
         # A linear model's vectors can be as long as the catalogue; they count as workspace too.
         allowed = at_least("workspace", workspace, 1) // (max(width, items.size(1)) * size)
@@ -145,7 +146,8 @@ class _Scorer:
         self._buffer = self.tile
 
     def set_queries(self, vectors: Tensor, exclude: Ragged | None, stop: Tensor | None = None) -> None:
-        is_double = torch.float64 in (vectors.dtype, self.items.dtype)
+        is_table = isinstance(self.items, ItemTable)  # whose numbers are float32
+        is_double = not is_table and torch.float64 in (vectors.dtype, self.items.dtype)
         self.vectors = vectors.to(self.items.device, torch.float64 if is_double else torch.float32)
         self.exclude = exclude.to(self.items.device) if exclude is not None else None
         self.stop = stop
@@ -156,9 +158,12 @@ class _Scorer:
         stride = -(-width // ROW_MULTIPLE) * ROW_MULTIPLE
         self._buffer = reused(self._buffer, n_rows * stride, self.vectors.dtype, self.items.device)
         self.tile = self._buffer[: n_rows * stride].view(n_rows, stride)[:, :width]
-        torch.mm(self.vectors, self.items[start:stop].to(self.vectors.dtype).T, out=self.tile)
+        if isinstance(self.items, ItemTable):
+            self.items.scores(self.vectors, start, self.tile)
+        else:
+            torch.mm(self.vectors, self.items[start:stop].to(self.vectors.dtype).T, out=self.tile)
         if self.exclude is not None:
-            _hide(self.tile, self.exclude, start)
+            hide(self.tile, self.exclude, start)
         if self.stop is not None and self.stop.numel():
             shortest = min(max(int(self.stop.min()) - start, 0), width)
             places = torch.arange(start + shortest, stop, device=self.items.device)
@@ -173,7 +178,7 @@ def reused(buffer: Tensor | None, size: int, dtype: torch.dtype, device: torch.d
     return buffer
 
 
-def _hide(tile: Tensor, lists: Ragged, first: int) -> None:
+def hide(tile: Tensor, lists: Ragged, first: int) -> None:
     """Set the scores of each row's listed items to -inf; the tile holds the items from ``first`` on."""
     if kernels.fits(tile):
         kernels.hide(tile, lists.indptr, lists.indices, first)
@@ -265,7 +270,7 @@ def chosen_rows(queries: QueryVectors, rows: Tensor | None) -> Tensor:
     return rows
 
 
-def _select(name: str, lists: Ragged | None, rows: Tensor, items: Tensor) -> Any:
+def _select(name: str, lists: Ragged | None, rows: Tensor, items: ItemVectors) -> Any:
     if lists is None:
         return None
     return lists.checked_select(rows.to(lists.indptr.device), items.size(0), name).to(items.device)

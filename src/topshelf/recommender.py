@@ -1,11 +1,11 @@
-"""The estimator to import: fit, recommend, recommend_new, similar_items, evaluate, save, load."""
+"""The estimator to import: fit, recommend, recommend_new, similar_items, evaluate, update, forget, save, load."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -27,6 +27,9 @@ from topshelf.reprs import html_table, lines
 from topshelf.training import Fitted, fit, load, save
 from topshelf.training.build import components, resolve
 from topshelf.training.folder import RunFolder
+
+if TYPE_CHECKING:
+    from topshelf.versions import Forgotten
 
 _BLOCK_ROWS = 1_000_000  # of a table of recommend_blocks: about 40 MB
 
@@ -241,6 +244,38 @@ class Recommender(Parameters):
         """Show these titles of items: a CSV, TSV or Parquet file, a frame, or a mapping of ids to titles."""
         self.artifact.titles = read_titles(titles, self.artifact.items, self.artifact.titles)
         return self
+
+    def update(
+        self, data: Any, *, out: str | Path | None = None, titles: Any = None, quiet: bool = True, **columns: Any
+    ) -> Recommender:
+        """Learn from new interactions, users and items too, without starting again (:mod:`topshelf.versions`).
+
+        >>> recommender = Recommender(k=10, model="ease").fit("synthetic")
+        >>> _ = recommender.update(pl.DataFrame({"user": [0, 9_999], "item": [3, 7]}))
+        >>> recommender.recommend([9_999], k=2)["user"].to_list()
+        [9999, 9999]
+
+        ``data`` is a file or a frame, read as the data of :meth:`fit` were, unless ``columns`` names other columns
+        (``user``, ``item``, ``weight``, ``timestamp``, ``dates``). ``titles`` are those of new items.
+        """
+        from topshelf.versions import update
+
+        self._set(update(self.fitted, data, out=out, columns=columns, titles=titles, quiet=quiet))
+        return self
+
+    def forget(
+        self, users: Sequence[Any], *, out: str | Path | None = None, refit: bool = False, quiet: bool = True
+    ) -> Forgotten:
+        """Remove users and what belongs to them; says what was removed (:func:`topshelf.versions.forget`).
+
+        ``refit`` also trains what all users share again, without them. ``out`` keeps the result in a folder, which is
+        searched for their ids.
+        """
+        from topshelf.versions import forget
+
+        forgotten = forget(self.fitted, users, out=out, refit=refit, quiet=quiet)
+        self._set(forgotten.fitted)
+        return forgotten
 
     def save(self, path: str | Path) -> None:
         """Write the run folder that :meth:`load` and the command line read."""

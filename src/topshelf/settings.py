@@ -91,6 +91,8 @@ class NegativesSettings(OpenSettings):
     """Number of negatives that the partition is scaled to; default: paper_n for the catalogue, n for samples."""
     paper_n: int = Field(1000, ge=1)
     """The paper's N, the default of n and effective_n: 1000, and 200 as shipped for MovieLens-100K."""
+    prior: float = Field(0.0, ge=-2, le=2)
+    """Exponent of an item's weight as a negative, (training count + 1)^prior; below 0, popular items count less."""
 
 
 class ThresholdSettings(OpenSettings):
@@ -129,6 +131,8 @@ class TrainSettings(Settings):
     """Epochs between two validations."""
     patience: int = Field(10, ge=0)
     """Stop after this many validations without a better NDCG@K; 0: never."""
+    race_epochs: int = Field(20, ge=1)
+    """Epochs of each value where a setting of the loss is "auto", chosen by a race on validation."""
     refit: bool | Literal["all"] = False
     """Train again for the chosen epochs: true, on train + validation; all, on every interaction, after the test."""
     checkpoint_seconds: float = Field(30.0, ge=0)
@@ -139,6 +143,8 @@ class TrainSettings(Settings):
     """bfloat16: gradients over the whole catalogue by bfloat16 products (float32 where logits exceed 40)."""
     workspace_mib: int = Field(512, ge=1)
     """Memory for one block of scores."""
+    shard_items: bool = False
+    """With several processes: each keeps a slice of the tables of items, for catalogues larger than its memory."""
 
 
 class CutoffSettings(Settings):

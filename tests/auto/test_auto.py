@@ -10,6 +10,7 @@ import pytest
 from command_line import run_topshelf
 from topshelf import Recommender, load
 from topshelf.auto import auto, race
+from topshelf.auto import candidates as candidates_module
 from topshelf.auto import run as run_module
 from topshelf.auto.budget import Clock, seconds_of
 from topshelf.auto.candidates import Candidate, candidates, expected_seconds
@@ -19,6 +20,7 @@ from topshelf.blending import blend
 from topshelf.config import assemble
 from topshelf.data import Dataset, generate, make_split
 from topshelf.errors import ConfigError, TrainingError
+from topshelf.models import MODELS
 from topshelf.training import StoppedEarly, fit
 from topshelf.training.tasks.interactions import InteractionsTask
 
@@ -113,10 +115,32 @@ def test_the_candidates_are_those_of_the_issue_and_the_long_ones_are_known_befor
     found = candidates(7, dataset.split)
     assert [one.name for one in found][-1] == "history, SL@7"
     assert {one.model for one in found} == {
-        *("popularity", "itemknn", "rp3beta", "ials", "ease", "slim", "mf", "history")
+        *("popularity", "itemknn", "rp3beta", "ials", "ease", "sparse_ease", "slim", "mf", "history")
     }
     assert expected_seconds(Candidate("x", "ease"), dataset.split) < 1
     assert expected_seconds(Candidate("x", "mf", "softmax"), dataset.split) is None
+
+
+def test_the_time_for_the_result_is_that_of_the_parts_that_will_be_blended(dataset, tmp_path):
+    scores = {"slim": 0.5, "ease": 0.49, "itemknn": 0.48, "rp3beta": 0.47, "mf": 0.3}
+    running = Race([], dataset, configured, tmp_path, Clock(1000), lambda line: None)
+    running.runners = [
+        Runner(Candidate(name, name), None, score, 10.0 if name == "mf" else 1.0) for name, score in scores.items()
+    ]
+    assert [one.candidate.model for one in race.blend_order(running.ranked())] == [
+        *("slim", "mf", "ease", "itemknn", "rp3beta")
+    ]
+    assert running.reserve() == pytest.approx(race.MARGIN * race.FITS * 13.0)
+
+
+@pytest.mark.parametrize(("free", "limit"), [(64e9, None), (4.5e9, 3e9), (1e9, 8e8), (1e6, 1e8)])
+def test_item_item_models_have_a_limit_of_the_free_memory(free, limit, dataset, monkeypatch):
+    monkeypatch.setattr(candidates_module, "available", lambda: free)
+    found = {one.model: one.settings for one in candidates(7, dataset.split)}
+    assert found["ease"] == ({} if limit is None else {"model": {"memory": pytest.approx(limit)}})
+    assert found["ials"] == {}
+    for model, most in candidates_module._MEMORY.items():
+        assert MODELS[model](5, 5).memory == most
 
 
 def configured(candidate, more):

@@ -79,7 +79,7 @@ def test_a_plan_with_a_loss_of_ones_own_from_run_to_report(desk, here):
     shown = topshelf("bench", "run", "mine.toml", "--out", "out", "--quiet")
     assert "4 cells run, 0 known before, 0 failed, 0 without data, 0 running elsewhere" in shown
     assert "│ mine │ 2 │ 0." in shown
-    assert "report: topshelf bench report mine.toml --out out" in shown
+    assert "write its page: topshelf bench report mine.toml --out out" in shown
     assert "0 cells run, 4 known before" in topshelf("bench", "run", "mine.toml", "--out", "out", "--quiet")
     assert "│ clicks │ 4 │ 0 │ 0 │ 0 │ 0 │" in topshelf("bench", "status", "mine.toml", "--out", "out")
     part = topshelf("bench", "report", "mine.toml", "--out", "out", "--seed", "1", "--to", "part")

@@ -191,8 +191,9 @@ def test_a_catalogue_of_one_item_has_no_neighbours(cls):
 
 @BOTH
 def test_a_table_beyond_the_memory_is_refused_before_anything_is_made(cls):
-    with pytest.raises(ConfigError, match=rf"{cls.__name__} over 1000000 items needs 4000 GB, .* 8 GB; .*mf"):
-        cls(10, 1_000_000)
+    with pytest.raises(ConfigError, match=rf"{cls.__name__} over 1000000 items needs 20 GB, .* 8 GB; .*mf"):
+        cls(10, 1_000_000, k=1000)
+    cls(10, 1_000_000, k=200)  # lists, no table
     with pytest.raises(ConfigError, match=r"raise model\.memory"):
         cls(10, 100, memory=3e4)
     cls(10, 100, memory=4e4)

@@ -156,8 +156,7 @@ def test_descent_that_does_not_end_says_what_to_raise(monkeypatch):
 
 
 def test_a_table_or_counts_beyond_the_memory_are_refused():
-    with pytest.raises(ConfigError, match=r"SLIM over 1000000 items needs 4000 GB, .* 8 GB; .*mf"):
-        SLIM(10, 1_000_000)
+    SLIM(10, 1_000_000)  # lists, no table
     counts = 12 * N_ITEMS**2
     with pytest.raises(ConfigError, match=r"raise model\.memory"):
         SLIM(N_QUERIES, 100, memory=4 * 100**2 - 1)

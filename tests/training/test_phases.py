@@ -29,9 +29,9 @@ def spied(monkeypatch):
     """What was ranked at every validation, and what was trained on."""
     validated, trained = [], []
 
-    def spy_ndcg(queries, items, relevant, exclude, k):
+    def spy_ndcg(queries, items, relevant, exclude, k, world):
         validated.append((relevant, exclude, k))
-        return ndcg(queries, items, relevant, exclude, k)
+        return ndcg(queries, items, relevant, exclude, k, world)
 
     def spy_objective(config, model, context):
         trained.append(context.histories)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from topshelf.data import Split
+from topshelf.data.memory import SHARE, available
 
 _RATES = (0.01, 0.03, 0.1)
 _SHARED: dict[str, Any] = {
@@ -25,6 +26,8 @@ _WEIGHT: dict[str, Any] = {
 _MANY = 500_000  # users and items of which vectors of 256 numbers would take long to train
 # One fit of SLIM over 8,360 items took 80 s of two cores; it grows with about the 2.5th power of their number.
 _SLIM_SECONDS, _SLIM_ITEMS, _SLIM_POWER = 80.0, 8_360, 2.5
+_SYSTEM_SECONDS = 2e-3  # of one item's system in sparse EASE, with 200 neighbours, on two cores
+_MEMORY = {"ease": 8e9, "sparse_ease": 4e9, "slim": 8e9, "itemknn": 8e9, "rp3beta": 8e9}  # their defaults
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,8 @@ class Candidate:
 def candidates(k: int, split: Split) -> list[Candidate]:
     """In the order of their cost."""
     classics = {"popularity": "popularity", "item-kNN": "itemknn", "RP3beta": "rp3beta"}
-    classics |= {"iALS": "ials", "EASE": "ease", "SLIM": "slim"}
-    found = [Candidate(name, model) for name, model in classics.items()]
+    classics |= {"iALS": "ials", "EASE": "ease", "sparse EASE": "sparse_ease", "SLIM": "slim"}
+    found = [Candidate(name, model, settings=_within_memory(model)) for name, model in classics.items()]
     dim = 256 if split.n_users + split.n_items < _MANY else 64
     for label, model, rate, rates in (("MF", "mf", 0.03, _RATES), ("history", "history", 0.01, (0.003, 0.01, 0.03))):
         for loss, name in (("softmax", "softmax"), ("slatk", f"SL@{k}")):
@@ -71,10 +74,21 @@ def _trained(name: str, model: str, loss: str, dim: int, rate: float, rates: tup
     return Candidate(name, model, loss, settings, ranges)
 
 
+def _within_memory(model: str) -> dict[str, Any]:
+    """A limit below the model's own where less memory is free, in steps of a gigabyte or a tenth of one."""
+    free = SHARE * available()
+    if model not in _MEMORY or free >= _MEMORY[model]:
+        return {}
+    step = 1e9 if free > 1e9 else 1e8
+    return {"model": {"memory": max(step, free // step * step)}}
+
+
 def expected_seconds(candidate: Candidate, split: Split) -> float | None:
     """A rough time of one fit that cannot be stopped in the middle; None where it is short or not known."""
     if candidate.model == "ease":
         return 2.0 * split.n_items**3 / _product_rate()
+    if candidate.model == "sparse_ease":
+        return _SYSTEM_SECONDS * split.n_items
     if candidate.model == "slim":
         return _SLIM_SECONDS * (split.n_items / _SLIM_ITEMS) ** _SLIM_POWER
     return None

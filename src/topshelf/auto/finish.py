@@ -6,21 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from topshelf.auto.budget import Clock, shown
-from topshelf.auto.race import BLENDED, Runner
+from topshelf.auto.race import BLENDED, Runner, blend_order
 from topshelf.blending import WeightSearch, combined
 from topshelf.training import Fitted, fit, refit
 
 
 def parts(ranked: Sequence[Runner], clock: Clock, *, is_hurried: bool) -> list[Runner]:
-    """The best runner, the best of every other family, then the next best, as far as the rest of the time allows.
-
-    At most ``BLENDED``; in a hurry, the best alone.
-    """
-    families: dict[str, Runner] = {}
-    useful = [one for one in ranked if one.candidate.model != "popularity"] or list(ranked[:1])
-    for runner in useful:
-        families.setdefault(runner.candidate.family, runner)
-    ordered = [*families.values(), *(one for one in useful if one not in families.values())]
+    """The first ``BLENDED`` of :func:`blend_order`, as far as the time allows; in a hurry, the best alone."""
+    ordered = blend_order(ranked)
     chosen, needed = ordered[:1], ordered[0].last_seconds
     for runner in ordered[1:] if not is_hurried else []:
         if len(chosen) < BLENDED and needed + runner.last_seconds <= clock.left:

@@ -46,6 +46,7 @@ class Auto:
             "score": self.fitted.valid_score,
             "tried": [asdict(one) for one in self.tried],
             "history": [[round(seconds, 1), score] for seconds, score in self.history],
+            "said": [*self.why(), self.more_budget()],
         }
 
     def why(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,15 @@ class Runner:
         return Tried(self.candidate.name, self.score, self.trials, self.seconds, weight, self.note)
 
 
+def blend_order(ranked: Sequence[Runner]) -> list[Runner]:
+    """The order in which runners join a blend: the best, the best of every other family, then the next best."""
+    useful = [one for one in ranked if one.candidate.model != "popularity"] or list(ranked[:1])
+    families: dict[str, Runner] = {}
+    for runner in useful:
+        families.setdefault(runner.candidate.family, runner)
+    return [*families.values(), *(one for one in useful if one not in families.values())]
+
+
 class Race:
     """Validation scores of candidates under a clock; every trial is kept in ``folder``, so that a race can go on.
 
@@ -98,7 +107,7 @@ class Race:
 
     def reserve(self) -> float:
         """Seconds that are kept for the result: for the best candidate, and for others as far as a share goes."""
-        best = [one.last_seconds for one in self.ranked()[:BLENDED]]
+        best = [one.last_seconds for one in blend_order(self.ranked())[:BLENDED]]
         return max(best[0], min(sum(best), RESERVED * self.clock.total)) if best else 0.0
 
     def _enter(self, runner: Runner) -> None:

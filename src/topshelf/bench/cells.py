@@ -69,7 +69,8 @@ def _cell(plan: Plan, case: Case, seed: int) -> Cell:
     common |= {"trials": trials, "tune_seed": plan.tune_seed, "ranges": ranges, "diagnose": plan.diagnose}
     values = merged(values_of(plan, case), {"seed": seed})
     try:
-        config = resolve(make_config(values) if plan.choose == "published" else assemble(more=values))
+        given = make_config(values) if plan.choose == "published" else assemble(more=values)
+        config = resolve(given, keep_auto=not trials)  # a search begins with a number
         compared = _compared(plan, config)
     except ConfigError as error:
         raise ConfigError(f"{case.name}: {error}") from None

@@ -70,7 +70,7 @@ def _reported(common: list[str], config: BaseConfig) -> tuple[str, ...]:
 
 def labels_of(configs: dict[str, BaseConfig]) -> dict[str, str]:
     """Model and loss, and the settings in which runs of the same two differ besides the seed."""
-    values = {path: flat(config.model_dump(mode="json")) for path, config in configs.items()}
+    values = {path: _used(config) for path, config in configs.items()}
     basic = {path: _basic(config) for path, config in configs.items()}
     labels = {}
     for path, name in basic.items():
@@ -87,10 +87,22 @@ def labels_of(configs: dict[str, BaseConfig]) -> dict[str, str]:
 
 
 def _basic(config: BaseConfig) -> str:
+    return config.model.name if _is_closed(config) else f"{config.model.name}, {config.loss.name}"
+
+
+def _is_closed(config: BaseConfig) -> bool:
     from topshelf.training.build import model_class
 
-    is_closed = config.model.name == "blend" or model_class(config).is_closed_form
-    return config.model.name if is_closed else f"{config.model.name}, {config.loss.name}"
+    return config.model.name == "blend" or model_class(config).is_closed_form
+
+
+def _used(config: BaseConfig) -> dict[str, Any]:
+    """The settings; a model that is fitted in closed form has no use for those of the training, but for its refit."""
+    values = flat(config.model_dump(mode="json"))
+    if not _is_closed(config):
+        return values
+    unused = ("loss.", "negatives.", "threshold.", "train.")
+    return {name: value for name, value in values.items() if name == "train.refit" or not name.startswith(unused)}
 
 
 def measured(fitted: Fitted, label: str, evaluations: Sequence[Evaluation]) -> Measured:

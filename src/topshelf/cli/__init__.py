@@ -14,7 +14,7 @@ from typing import Annotated, TextIO
 import typer
 
 from topshelf import terminal
-from topshelf.cli import bench, completion, data
+from topshelf.cli import bench, completion, data, workers
 from topshelf.cli.auto import auto
 from topshelf.cli.bench import compare
 from topshelf.cli.blend import blend
@@ -24,8 +24,10 @@ from topshelf.cli.export import export
 from topshelf.cli.links import links
 from topshelf.cli.rank import rank
 from topshelf.cli.report import report
+from topshelf.cli.serve import serve, serve_events, serve_key
 from topshelf.cli.tune import tune
-from topshelf.errors import TopshelfError, TopshelfWarning, TrainingError
+from topshelf.cli.versions import changes, forget, update
+from topshelf.errors import TopshelfError, TopshelfWarning, TrainingError, WorldError
 
 app = typer.Typer(
     help="Train recommenders for the part of the list that users see: the first K places.",
@@ -56,8 +58,24 @@ def options(
 
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
-_RUNS = (auto, train, evaluate, compare, report, recommend, similar, rank, links, blend, export)
-for command in (*_RUNS, losses, models, demo, diagnose, tune):
+_RUNS = (
+    auto,
+    train,
+    evaluate,
+    compare,
+    report,
+    recommend,
+    similar,
+    rank,
+    links,
+    blend,
+    export,
+    update,
+    forget,
+    changes,
+)
+_SERVING = (serve, serve_key, serve_events)
+for command in (*_RUNS, *_SERVING, losses, models, demo, diagnose, tune):
     app.command()(command)
 
 
@@ -75,7 +93,7 @@ def main() -> None:
     except OSError as error:  # a full disk behind `> file`, or a closed standard output
         code = _without_output(2)
         _say(f"error: cannot write to standard output: {error}")
-    sys.exit(code)
+    workers.end(code)
 
 
 def _run() -> int:
@@ -87,17 +105,24 @@ def _run() -> int:
         from topshelf.training import StoppedEarly
 
         is_stopped = isinstance(error, StoppedEarly)
-        _say(str(error) if is_stopped else f"error: {error}")
-        return 130 if is_stopped else 3
+        message, code = (str(error), 130) if is_stopped else (f"error: {error}", 3)
+        return _told(message, code, is_final=not isinstance(error, WorldError))
     except (TopshelfError, OSError) as error:
         if isinstance(error, OSError) and error.filename is None:  # of a stream: standard output
             raise
-        _say(f"error: {error}")
-        return 2
+        return _told(f"error: {error}", 2)
     except KeyboardInterrupt:
         _say("stopped")
         return 130
     return 0
+
+
+def _told(message: str, code: int, *, is_final: bool = True) -> int:
+    """Say why the command ends, and return its code. One of several processes leaves it to the one that started it."""
+    if is_final and workers.passed_on(message, code):
+        return 0  # so that it is not started again
+    _say(message)
+    return code
 
 
 def _note(

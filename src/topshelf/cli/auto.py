@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from topshelf.cli import completion, show
-from topshelf.cli.options import FileOptions, Quiet, expanded, option
+from topshelf.cli import completion, pages, show
+from topshelf.cli.options import FileOptions, Quiet, WithReport, expanded, option
 from topshelf.errors import ConfigError
 from topshelf.terminal import print_table, say
 
@@ -28,6 +28,7 @@ def auto(
         list[str] | None,
         option("A setting of data, evaluate or train: section.key=value. Repeatable.", "--set", tab=completion.setting),
     ] = None,
+    with_report: WithReport = None,
     quiet: Quiet = False,
 ) -> None:
     """Find the best list for your data in a given time, without choosing a model.
@@ -52,6 +53,7 @@ def auto(
     settings = merged({"data": reading.reading()}, overrides(set_ or []))
     found = find(data, k=k, budget=budget, seed=seed, out=out, settings=settings, quiet=quiet)
     _show(found, out)
+    pages.of_run(out, found.spent, with_report)
 
 
 def _show(found: Auto, out: Path) -> None:

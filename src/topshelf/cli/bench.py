@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from topshelf.cli import completion
-from topshelf.cli.options import Allow, Quiet, argument, option, search_here
+from topshelf.cli import completion, pages
+from topshelf.cli.options import Allow, Quiet, WithReport, argument, option, search_here
 from topshelf.errors import ConfigError, one_of
 from topshelf.terminal import print_table, say
 
@@ -93,6 +95,7 @@ def run(
     retry: Annotated[bool, option("Run cells again that failed before.", "--retry")] = False,
     storage: Storage = None,
     allow: Allow = None,  # noqa: ARG001
+    with_report: WithReport = None,
     quiet: Quiet = False,
 ) -> None:
     """Run the cells of a plan that have no result yet, then print its tables.
@@ -112,6 +115,7 @@ def run(
 
     name, found = _plan(plan, data, group, method, seed, choose, trials, minutes)
     how: dict[str, Any] = {"jobs": jobs, "threads": threads, "storage": storage, "retry": retry, "quiet": quiet}
+    started = time.monotonic()
     summary = run_plan(found, out, **how)
     for reason in summary.reasons:
         say(f"no result: {reason}", stderr=True)
@@ -120,8 +124,10 @@ def run(
         f"data, {summary.elsewhere} running elsewhere"
     )
     if summary.done or summary.known:
-        _print(_report(name, found, out, storage))
-        say(f"report: topshelf bench report {plan} --out {out}")
+        made, seconds = _report(name, found, out, storage), time.monotonic() - started
+        _print(made)
+        again = shlex.join(["topshelf", "bench", "report", plan, "--out", str(out)])
+        pages.written(lambda: made.write(out / "reports" / name) / "report.html", again, seconds, with_report)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from topshelf import terminal
-from topshelf.cli import completion, lists, show, source
+from topshelf.cli import completion, lists, pages, show, source, workers
 from topshelf.cli.options import (
     Allow,
     AsJson,
@@ -19,6 +19,7 @@ from topshelf.cli.options import (
     RunOptions,
     RunPath,
     Titles,
+    WithReport,
     argument,
     expanded,
     numbers,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from topshelf.settings import DataSettings
     from topshelf.training import Fitted
 
+_SEVERAL = "Several processes"
+
 
 @expanded
 def train(
@@ -40,7 +43,11 @@ def train(
     config: ConfigFile = None,
     out: Annotated[Path | None, option("Folder for the run.")] = None,
     resume: Annotated[Path | None, option("Continue the run in this folder.", tab=completion.runs)] = None,
+    processes: Annotated[int | None, option("Train with several processes of this machine.", panel=_SEVERAL)] = None,
+    restarts: Annotated[int, option("How often lost processes are started again.", panel=_SEVERAL)] = 3,
+    timeout: Annotated[float, option("Seconds that a process waits for the others.", panel=_SEVERAL)] = 300.0,
     allow: Allow = None,  # noqa: ARG001
+    with_report: WithReport = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a recommender, evaluate it, and save the run in a folder.
@@ -61,21 +68,29 @@ def train(
 
       topshelf train my-run.toml --out runs/mine
 
+      topshelf train --data clicks.parquet --processes 4 --out runs/large
+
       topshelf train --resume runs/mine
     """
     if resume is not None and (options.is_given() or config is not None or out is not None):
         raise ConfigError("--resume continues a run as it was configured; leave the other options out")
     if resume is None and config is None and options.data is None:
         raise ConfigError("give --data PATH|NAME or a TOML file; see topshelf train --help")
-    from topshelf import training
-
-    if resume is not None:
-        show.run(training.resume(resume, quiet=quiet), resume)
-        return
-    chosen = options.config(config)
-    if out is None:
+    if (kept := resume or out) is None:
         raise ConfigError("give --out FOLDER: where the run is kept")
-    show.run(training.fit(chosen, out=out, quiet=quiet), out)
+    from topshelf import training
+    from topshelf.world import joined
+
+    chosen = None if resume is not None else options.config(config)
+    if processes is not None:
+        training.check_start(chosen, kept)
+        workers.start(processes, restarts)
+        return
+    with joined(timeout, training.device_of(chosen, kept)) as world:
+        fitted = training.resume(kept, quiet=quiet) if chosen is None else training.fit(chosen, out=kept, quiet=quiet)
+        if world.is_main:
+            show.run(fitted, kept)
+            pages.of_run(kept, fitted.seconds, with_report)
 
 
 def evaluate(
@@ -259,16 +274,17 @@ def demo(
     out: Annotated[Path, option("Folder for the runs and the report.")] = Path("runs/demo"),
     seed: Annotated[int, option("Random seed.")] = 0,
     offline: Annotated[bool, option("Use generated data; download nothing.", "--offline")] = False,
+    budget: Annotated[str, option("Time for topshelf auto on each dataset.")] = "20s",
 ) -> None:
-    """Compare four methods on MovieLens-100K.
+    """Compare methods on MovieLens-100K, and on Amazon Health if it is here or can be downloaded.
 
-    Trains popularity, EASE, softmax and SL@20; prints a table and one user's list, and writes an HTML report.
+    Simple models, softmax, SL@20 and a short topshelf auto: a table in the terminal, and a page with all of it.
 
     Example: topshelf demo --out runs/demo
     """
     from topshelf import demo as demonstration
 
-    demonstration.run(out, seed=seed, offline=offline)
+    demonstration.run(out, seed=seed, offline=offline, budget=budget)
 
 
 def _registered(what: str, rows: list[dict[str, Any]], name: str | None, task: str | None, as_json: bool) -> None:

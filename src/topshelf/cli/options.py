@@ -37,6 +37,10 @@ ListFile = Annotated[
 Titles = Annotated[Path | None, option("Titles of items to show: a CSV, TSV or Parquet file with items and titles.")]
 AsJson = Annotated[bool, option("Print JSON instead of tables.", "--json")]
 Quiet = Annotated[bool, option("No progress bar.", "--quiet")]
+WithReport = Annotated[
+    bool | None,
+    option("Write the page of the result; default: after 10 s of work, with matplotlib.", "--report/--no-report"),
+]
 ConfigFile = Annotated[Path | None, argument("FILE", "TOML file with the run's settings.")]
 RunPath = Annotated[Path, argument("RUN", "Run folder.", tab=completion.runs)]
 

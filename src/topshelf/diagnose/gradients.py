@@ -114,17 +114,20 @@ def gradients(
     label: str,
     epochs: str = "",
     effective_n: int | None = None,
+    log_weight: Tensor | None = None,
 ) -> Gradients:
     """The gradients of the sample's positives under ``loss``; its state is used and not changed.
 
-    Shapes: queries (n_queries, d); items (I, d). ``effective_n`` scales the sum over negatives as the run does.
+    Shapes: queries (n_queries, d); items (I, d). ``effective_n`` scales the sum over negatives as the run does;
+    log_weight (I,) is that of every item as a negative.
     """
     norms: list[Tensor] = []
     users = torch.zeros(sample.rows.numel(), items.size(1), dtype=torch.float64)
     bins = np.zeros((2, _BINS))
     was_training = loss.training
     loss.eval()
-    log_q = math.log(items.size(0) / effective_n) if effective_n else 0.0
+    scale = math.log(items.size(0) / effective_n) if effective_n else 0.0
+    log_q = items.new_full((1,), scale) if log_weight is None else scale - log_weight
     is_unit = has_unit_rows(queries[sample.rows])
     try:
         for owner, query, to_query, to_negative, mask in _instances(loss, queries, items, sample, log_q):
@@ -155,7 +158,9 @@ class InstanceGradients(NamedTuple):
     mask: Tensor  # (P, I), True at the user's positives
 
 
-def _instances(loss: Loss, queries: Tensor, items: Tensor, sample: Sample, log_q: float) -> Iterator[InstanceGradients]:
+def _instances(
+    loss: Loss, queries: Tensor, items: Tensor, sample: Sample, log_q: Tensor
+) -> Iterator[InstanceGradients]:
     for start, stop in sample.blocks(_CELLS):
         part = sample.part(start, stop)
         split = _by_turns if loss.scope == "query" else _by_rows
@@ -163,7 +168,7 @@ def _instances(loss: Loss, queries: Tensor, items: Tensor, sample: Sample, log_q
             yield instances._replace(owner=instances.owner + start)
 
 
-def _by_rows(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: float) -> Iterator[InstanceGradients]:
+def _by_rows(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: Tensor) -> Iterator[InstanceGradients]:
     """One row per positive: a single backward pass gives the gradient of every instance."""
     owner = part.owner
     query = vectors[owner].requires_grad_()
@@ -171,7 +176,7 @@ def _by_rows(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: fl
     yield InstanceGradients(owner, query.detach(), *_gradient(values.sum(), query, negative), mask)
 
 
-def _by_turns(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: float) -> Iterator[InstanceGradients]:
+def _by_turns(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: Tensor) -> Iterator[InstanceGradients]:
     """For a loss that needs one row per user: a backward pass for the first positives of all users, and so on."""
     owner, place, query = part.owner, part.place, vectors.clone().requires_grad_()
     rows = torch.arange(query.size(0), device=owner.device)
@@ -185,7 +190,7 @@ def _by_turns(loss: Loss, vectors: Tensor, items: Tensor, part: Sample, log_q: f
 
 
 def _losses(
-    loss: Loss, query: Tensor, items: Tensor, part: Sample, rows: Tensor, owner: Tensor | None, log_q: float
+    loss: Loss, query: Tensor, items: Tensor, part: Sample, rows: Tensor, owner: Tensor | None, log_q: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The losses (P,), the scores of all items (Q, I), and which are positives; ``rows (Q,)``: the user of each row."""
     item = part.positives.indices
@@ -197,7 +202,7 @@ def _losses(
     extras = Extras(
         query=part.rows[rows],
         mask=mask,
-        log_q=negative.new_full((1,), log_q) if log_q else None,
+        log_q=log_q if log_q.any() else None,
         pair=part.pair(),
         negative_item=torch.arange(items.size(0), device=items.device),
         query_vector=query,

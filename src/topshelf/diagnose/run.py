@@ -327,5 +327,12 @@ def _opened(target: str | Path | BaseConfig | Fitted) -> tuple[str, BaseConfig, 
 
 
 def _gradients(state: State, sample: Sample, epochs: str) -> Gradients:
-    n = state.config.negatives.effective_n
-    return gradients(state.loss, *state.vectors(), sample, label=state.label, epochs=epochs, effective_n=n)
+    return gradients(
+        state.loss,
+        *state.vectors(),
+        sample,
+        label=state.label,
+        epochs=epochs,
+        effective_n=state.config.negatives.effective_n,
+        log_weight=state.log_weight,
+    )

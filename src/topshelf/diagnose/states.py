@@ -22,7 +22,7 @@ from topshelf.ragged import Ragged
 from topshelf.registry import lookup
 from topshelf.training.batches import Batches, stream
 from topshelf.training.build import REGISTRIES, build_model, build_trainer, resolve
-from topshelf.training.objective import Objective
+from topshelf.training.objective import CatalogueObjective, Objective
 from topshelf.training.trainer import Trainer, Watcher
 
 _TIMED_POSITIVES = 4096  # of the step that is timed
@@ -51,7 +51,13 @@ class State:
         """The vectors of queries and items, detached."""
         queries, items = self.model.encode(QuerySet.known(self.model.n_queries, self.config.train.device))
         assert isinstance(queries, Tensor)
+        assert isinstance(items, Tensor)
         return queries.detach(), items.detach()
+
+    @property
+    def log_weight(self) -> Tensor | None:
+        """The log-weight of every item as a negative, (I,); None: all count alike."""
+        return self.objective.head.log_weight if isinstance(self.objective, CatalogueObjective) else None
 
     @property
     def tau_weight(self) -> float | None:

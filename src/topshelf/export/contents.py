@@ -12,11 +12,13 @@ import numpy as np
 import polars as pl
 import scipy.sparse
 import torch
+from torch import Tensor
 
 from topshelf.artifact import Artifact
 from topshelf.config import CatalogueConfig
 from topshelf.data import IdMap
 from topshelf.errors import CheckpointError, ConfigError
+from topshelf.item_table import ItemVectors, SparseRows
 from topshelf.models import History
 from topshelf.models.base import HistoryRows
 from topshelf.queries import QuerySet
@@ -77,9 +79,9 @@ def read_run(run: str | Path, *, k: int | None = None, allow: Collection[str] = 
     vectors = artifact.encode(QuerySet.known(len(artifact.users)))
     users = items = weights = histories = table = None
     if isinstance(vectors, HistoryRows):
-        weights, histories = scipy.sparse.csr_array(artifact.vectors.T.numpy()), vectors.histories
+        weights, histories = _votes(artifact.vectors), vectors.histories
     else:
-        users, items = _dense(vectors), np.ascontiguousarray(artifact.vectors.numpy(), dtype=np.float32)
+        users, items = _dense(vectors), _table(artifact.vectors)
     model = artifact.model if artifact.config.model.name == "history" else None  # others need not be loaded
     if isinstance(model, History):
         table = model.history_vectors.detach().cpu().numpy()
@@ -100,6 +102,20 @@ def read_run(run: str | Path, *, k: int | None = None, allow: Collection[str] = 
         table=table,
         is_cosine=isinstance(model, History) and model.score == "cosine",
     )
+
+
+def _votes(items: ItemVectors) -> scipy.sparse.csr_array:
+    """The weights (I, I) of an item-item model: row i has the votes of item i."""
+    if isinstance(items, Tensor):
+        return scipy.sparse.csr_array(items.T.numpy())
+    ((factor, part),) = items.parts
+    assert isinstance(part, SparseRows)
+    bounds, owners, values = (some.numpy() for some in part.by_column)
+    return scipy.sparse.csr_array((factor * values, owners, bounds), shape=(part.width, part.n_items))
+
+
+def _table(items: ItemVectors) -> np.ndarray:
+    return np.ascontiguousarray(items[:].numpy(), dtype=np.float32)
 
 
 def lists(ragged: Ragged) -> pl.Series:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
@@ -129,6 +129,8 @@ class Loss(ModuleForm, Recorded, Tables):
     - ``defaults``: what a run uses where its settings leave the choice open;
     - ``pair_copies``: how many tables of (P, N) floats the loss and its backward pass hold at once, for the memory
       check;
+    - ``raced``: a setting that a run may leave to a short race on validation ("auto"), with the values that are tried,
+      the safest last: it is taken where others are hardly better;
     - ``own_rate``: the learning rate of its parameters, where it is not the model's;
     - ``each``: the loss of every positive, where it is more than a call of the formula.
 
@@ -145,6 +147,7 @@ class Loss(ModuleForm, Recorded, Tables):
     threshold: Tensor
     defaults: ClassVar[Defaults] = Defaults()
     pair_copies: int = 12
+    raced: ClassVar[Mapping[str, tuple[float, ...]]] = {}
     own_rate: float | None = None
 
     def forward(

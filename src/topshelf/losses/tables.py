@@ -95,6 +95,10 @@ class Tables(nn.Module):
         """The number of queries and of positives, as far as there are tables of them."""
         return {table.of: getattr(self, name).numel() for name, table in self._tables.items()}
 
+    def indices_of_tables(self) -> dict[str, Index]:
+        """What the rows of each table are, by its name."""
+        return {name: table.of for name, table in self._tables.items()}
+
     @torch.no_grad()
     def write(self, name: str, index: Tensor, values: Tensor) -> None:
         """Set rows ``index (n,)`` of a table to ``values (n,)``; for an index that occurs twice, the first value."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +33,8 @@ Activation = Literal["sigmoid", "exponential"]
 
 # e^60 is 1e26: room for products and sums in float32. Only weight="exponential" can reach it.
 _MAX_EXPONENT = 60.0
+# With cosines every weight is then within 0.001 of a half: the softmax loss at half the size.
+WEAKEST = 500.0
 
 
 def slatk_loss(
@@ -137,6 +140,7 @@ class SLatK(Loss):
     needs: tuple[str, ...] = ("log_partition", "query")
     keeps_thresholds = True
     defaults = Defaults(effective_n=1000)
+    raced: ClassVar[Mapping[str, tuple[float, ...]]] = {"tau_weight": (3.0, 5.0, WEAKEST)}
     threshold: Tensor  # (n_queries,), a table: saved, resumed, equal on all processes
 
     def __init__(

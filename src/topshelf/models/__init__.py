@@ -18,6 +18,7 @@ from topshelf.models.sequence import SequenceModel
 from topshelf.models.simgcl import SimGCL, XSimGCL
 from topshelf.models.simplex import SimpleX
 from topshelf.models.slim import SLIM
+from topshelf.models.sparse_ease import SparseEASE
 from topshelf.models.transitions import Markov, SequenceKNN
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "SequenceModel",
     "SimGCL",
     "SimpleX",
+    "SparseEASE",
     "Trainable",
     "XSimGCL",
 ]
@@ -58,6 +60,7 @@ MODELS: dict[str, type[Model]] = {
     "ncf": NCF,
     "simplex": SimpleX,
     "ease": EASE,
+    "sparse_ease": SparseEASE,
     "slim": SLIM,
     "ials": IALS,
     "itemknn": ItemKNN,
@@ -75,6 +78,7 @@ SEQUENCE_MODELS: dict[str, type[Model]] = {
     "mf": MF,
     "history": History,
     "ease": EASE,
+    "sparse_ease": SparseEASE,
     "slim": SLIM,
     "itemknn": ItemKNN,
     "rp3beta": RP3beta,

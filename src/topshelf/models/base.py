@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from topshelf.errors import ConfigError, TopshelfError, at_least
+from topshelf.item_table import ItemVectors
+from topshelf.models.slices import ItemSlice
 from topshelf.queries import KINDS, Batch, Encoded, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import QueryVectors
@@ -44,6 +46,13 @@ class Trainable(Recorded, nn.Module):
         """Closed-form models only: compute the parameters from the data, and attach the data."""
         raise NotImplementedError
 
+    def fit_from(self, old: Any, context: Any) -> None:  # noqa: ARG002
+        """Closed-form models only: :meth:`fit`, from an older model of some of the same data where that is quicker.
+
+        ``old`` is of the same class and settings; its queries and items are the first ones of this model.
+        """
+        self.fit(context)
+
     def derived(self) -> dict[str, float]:
         """Settings that were not given and that the last fit derived from the data, by name."""
         return {}
@@ -58,10 +67,15 @@ class Model(Trainable):
     """Base of the models that encode. A subclass has :meth:`encode_queries` and :meth:`encode_items`, and says what it
     ``takes``: the kinds of queries it encodes. All take ``"rows"``, the queries of the training; one that takes
     ``"sequence"`` or ``"history"`` serves new users by the same call, from their items in order or as a set.
+
+    ``item_tables`` names its parameters with a row per item, if several processes can divide them (``held``); then
+    :meth:`encode_items` gives the vectors of the slice, and everything else is as if the tables were whole.
     """
 
     sizes: ClassVar[tuple[str, ...]] = ("n_queries", "n_items")
     takes: ClassVar[frozenset[str]] = frozenset({"rows"})
+    item_tables: ClassVar[tuple[str, ...]] = ()
+    held: ItemSlice | None = None
     _histories: Ragged | None = None
 
     def __init__(self, n_queries: int, n_items: int) -> None:
@@ -69,15 +83,28 @@ class Model(Trainable):
         self.n_queries = at_least("n_queries", n_queries, 1)
         self.n_items = at_least("n_items", n_items, 1)
 
+    def hold(self, held: ItemSlice | None) -> None:
+        """Keep only a slice of the tables of items; with None, gather them again. Then :meth:`attach` the data."""
+        for name in self.item_tables:
+            table: Tensor = getattr(self, name).data
+            whole = table if self.held is None else self.held.whole(table)
+            setattr(self, name, nn.Parameter(whole if held is None else held.rows(whole).clone()))
+        self.held = held
+
+    @property
+    def n_held(self) -> int:
+        """How many items have their vectors in this process."""
+        return self.n_items if self.held is None else len(self.held)
+
     def encode_queries(self, queries: QuerySet) -> QueryVectors:
         """Vectors of the queries, (Q, d), or an object that gives rows of them; deterministic."""
         raise NotImplementedError
 
-    def encode_items(self) -> Tensor:
-        """Vectors of all items, (I, d); deterministic."""
+    def encode_items(self) -> ItemVectors:
+        """Vectors of all items, (I, d), a tensor unless most are zeros; deterministic."""
         raise NotImplementedError
 
-    def encode(self, queries: QuerySet) -> tuple[QueryVectors, Tensor]:
+    def encode(self, queries: QuerySet) -> tuple[QueryVectors, ItemVectors]:
         """Vectors of the queries and of all items. Override it where computing both at once is cheaper."""
         return self.encode_queries(queries), self.encode_items()
 
@@ -87,8 +114,10 @@ class Model(Trainable):
         Only here may a model draw noise. It draws from torch's global generator, which is seeded before every step.
         """
         queries = self.encode_queries(batch.queries)
+        items = self.encode_items()
         assert isinstance(queries, Tensor)
-        return Encoded(queries, self.encode_items())
+        assert isinstance(items, Tensor)
+        return Encoded(queries, items)
 
     @property
     def kinds(self) -> frozenset[str]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from topshelf.config import complete
 from topshelf.errors import ConfigError
+from topshelf.item_table import ItemTable, ItemVectors
 from topshelf.models import MODELS, Model
 from topshelf.queries import Context, QuerySet
 from topshelf.ranking import QueryVectors
@@ -65,10 +66,10 @@ class Blend(Model):
     def encode_queries(self, queries: QuerySet) -> QueryVectors:
         return _side_by_side([(root, part.encode_queries(queries)) for root, part in self._asked()])
 
-    def encode_items(self) -> Tensor:
+    def encode_items(self) -> ItemVectors:
         return _joined([(root, part.encode_items()) for root, part in self._asked()])
 
-    def encode(self, queries: QuerySet) -> tuple[QueryVectors, Tensor]:
+    def encode(self, queries: QuerySet) -> tuple[QueryVectors, ItemVectors]:
         encoded = [(root, *part.encode(queries)) for root, part in self._asked()]
         return _side_by_side([some[:2] for some in encoded]), _joined([(root, items) for root, _, items in encoded])
 
@@ -120,9 +121,12 @@ def _side_by_side(parts: list[tuple[float, QueryVectors]]) -> QueryVectors:
     return torch.cat(tables, 1) if len(tables) == len(parts) else BlendRows(parts)
 
 
-def _joined(tables: list[tuple[float, Tensor]]) -> Tensor:
-    roots = torch.cat([items.new_full((items.size(1),), root) for root, items in tables])
-    return torch.cat([items for _, items in tables], 1).mul_(roots)
+def _joined(tables: list[tuple[float, ItemVectors]]) -> ItemVectors:
+    dense = [(root, items) for root, items in tables if isinstance(items, Tensor)]
+    if len(dense) < len(tables):
+        return ItemTable.joined(tables)
+    roots = torch.cat([items.new_full((items.size(1),), root) for root, items in dense])
+    return torch.cat([items for _, items in dense], 1).mul_(roots)
 
 
 def _part(n_queries: int, n_items: int, at: int, settings: dict[str, Any]) -> Model:

@@ -19,7 +19,8 @@ _MOST_INNER, _MOST_ACTIVE = 1000, 4096  # the matrix of the active items has at 
 def elastic_net(items: Array, weights: Array, gram: tuple[Array, ...], **settings: Any) -> Array:
     """Predict each item by a sum of the others with weights >= 0, in float64.
 
-    Shapes: items (B,) int64, the items to predict; weights (B, I), zeros, are filled in; gram: indptr (I + 1,), indices
+    Shapes: items (B,) int64, the items to predict; weights (B, I), where the descent starts and
+        what it finds; gram: indptr (I + 1,), indices
         and counts of the matrix (I, I) of common users, and its diagonal (I,). Returns (B,): the sweeps over all
         weights per row, -1 where they did not converge.
     Settings: l1, l2, tolerance (of the largest change in a sweep), most_rounds.
@@ -54,6 +55,7 @@ def solve(
         nearest = indices[first:last][np.argsort(-counts[first:last] / (diagonal[indices[first:last]] + l2))]
         # No weight is below 0, so residuals only fall: items with a residual of at most l1 now keep the weight 0.
         candidates = nearest[(nearest != own) & (residual[nearest] > l1)]
+        begin(candidates, row, residual, indptr, indices, counts)
         moved = np.inf
         while moved > tolerance and rounds[b] < most_rounds:
             rounds[b] += 1
@@ -68,6 +70,16 @@ def solve(
                     settle(active, row, residual, place, indptr, indices, counts, l1, l2, tolerance)
         if moved > tolerance:
             rounds[b] = -1
+
+
+@jit_helper
+def begin(candidates: Array, row: Array, residual: Array, indptr: Array, indices: Array, counts: Any) -> None:
+    """Take the first weights of the candidates into the residuals; those of other items are 0."""
+    first = row[candidates]
+    row[:] = 0.0
+    for x in range(candidates.shape[0]):
+        if first[x] > 0.0:
+            set_weight(candidates[x], first[x], row, residual, indptr, indices, counts)
 
 
 @jit_helper

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
 from topshelf.errors import TopshelfError, at_least
+from topshelf.models.slices import ItemSlice
 from topshelf.models.tables import Init, Score, TableModel, for_score
 from topshelf.queries import Batch, Context, Encoded, QuerySet
 from topshelf.ragged import Ragged, ragged_from_pairs
+from topshelf.world import summed, used_in_parts
 
 Tables = tuple[Tensor, Tensor]
 
@@ -41,14 +44,25 @@ class Graph:
     .. math:: e'_t = \sum_{s \in N(t)} d_t^{-a}\, d_s^{-b}\, e_s
 
     with d the numbers of neighbours, :math:`a` ``to_target`` and :math:`b` ``to_source``. Nodes without neighbours get
-    zeros. It has the type of ``like``, and the device of the positives.
+    zeros. It has the type of ``like``, and the device of the positives. With ``held``, its tables of items are slices.
     """
 
     def __init__(
-        self, positives: Ragged, n_items: int, to_target: float = 0.5, to_source: float = 0.5, *, like: Tensor
+        self,
+        positives: Ragged,
+        n_items: int,
+        to_target: float = 0.5,
+        to_source: float = 0.5,
+        *,
+        like: Tensor,
+        held: ItemSlice | None = None,
     ) -> None:
+        self.held = held
         owners = transpose(positives, n_items)
         degrees = [lists.counts.clamp(min=1).double() for lists in (positives, owners)]
+        if held is not None:
+            positives, owners = held.local(positives), owners.slice(held.first, held.last)
+            degrees[1] = held.rows(degrees[1])
         targets = [(degree**-to_target).to(like.dtype) for degree in degrees]
         sources = [(degree**-to_source).to(like.dtype) for degree in degrees]
         self.to_queries = SparseMatrix(positives, targets[0], sources[1], owners)
@@ -56,6 +70,9 @@ class Graph:
 
     def spread(self, queries: Tensor, items: Tensor) -> Tables:
         """The next layer of both tables, (U, d) and (I, d)."""
+        if self.held is not None:
+            world = self.held.world
+            return summed(self.to_queries @ items, world), self.to_items @ used_in_parts(queries, world)
         return self.to_queries @ items, self.to_items @ queries
 
 
@@ -77,7 +94,8 @@ class GraphModel(TableModel):
         raise NotImplementedError
 
     def attach(self, context: Context) -> None:
-        self._graph = Graph(context.histories, self.n_items, *self.exponents, like=self.query_vectors)
+        graph = Graph(context.histories, self.n_items, *self.exponents, like=self.query_vectors, held=self.held)
+        self._graph = graph
 
     @property
     def graph(self) -> Graph:
@@ -114,6 +132,14 @@ def mean_tables(layers: list[Tables]) -> Tables:
     for more_queries, more_items in layers[1:]:
         queries, items = queries + more_queries, items + more_items
     return queries / len(layers), items / len(layers)
+
+
+def sums_over(lists: Ragged, shares: Tensor, table: Tensor, held: ItemSlice | None) -> Tensor:
+    """For each list, the sum of its rows of ``table (I, d)`` times its share (n,); ``held``: the rows in the table."""
+    ones = torch.ones_like(table[:, 0])
+    if held is None:
+        return SparseMatrix(lists, shares, ones) @ table
+    return summed(SparseMatrix(held.local(lists), shares, ones) @ table, held.world)
 
 
 def transpose(lists: Ragged, n_columns: int) -> Ragged:

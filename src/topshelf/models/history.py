@@ -9,7 +9,7 @@ from torch import Tensor
 
 from topshelf.errors import at_least, at_most, one_of
 from topshelf.models.base import Model
-from topshelf.models.graph import SparseMatrix
+from topshelf.models.graph import sums_over
 from topshelf.models.tables import Init, Score, for_score, new_tables
 from topshelf.queries import Batch, Context, Encoded, QuerySet
 from topshelf.ragged import Ragged
@@ -33,6 +33,7 @@ class History(Model):
     """
 
     takes: ClassVar[frozenset[str]] = frozenset({"rows", "history"})
+    item_tables = ("history_vectors", "item_vectors")
     ranges: ClassVar[SearchSpace] = {
         "model.dim": (64, 128, 256, 512),
         "model.drop": (0.0, 0.1, 0.2, 0.35, 0.5),
@@ -69,8 +70,7 @@ class History(Model):
 
     def _summed(self, histories: Ragged) -> Tensor:
         shares = histories.counts.clamp(min=1).to(self.history_vectors.dtype).rsqrt()
-        sums = SparseMatrix(histories, shares, torch.ones_like(self.history_vectors[:, 0])) @ self.history_vectors
-        return for_score(self.score, sums)
+        return for_score(self.score, sums_over(histories, shares, self.history_vectors, self.held))
 
 
 def thinned_at_random(lists: Ragged, share: float) -> Ragged:

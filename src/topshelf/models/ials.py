@@ -100,6 +100,20 @@ class IALS(Model):
         self.query_vectors.copy_(self._solve(positives, self.item_vectors))  # known and new users alike
 
     @torch.no_grad()
+    def fit_from(self, old: IALS, context: Context) -> None:
+        """One iteration from the old items; those of the data that are new start at 0 and are solved like the others.
+
+        The settings that the data decide are derived again.
+        """
+        positives = context.histories
+        by_item = ragged_from_pairs(positives.indices, positives.owner(), self.n_items)
+        self._derive(positives.counts, by_item.counts)
+        self.item_vectors.zero_()[: old.n_items] = old.item_vectors
+        self.query_vectors.copy_(self._solve(positives, self.item_vectors))
+        self.item_vectors.copy_(self._solve(by_item, self.query_vectors))
+        self.query_vectors.copy_(self._solve(positives, self.item_vectors))
+
+    @torch.no_grad()
     def encode_queries(self, queries: QuerySet) -> Tensor:
         if queries.history is None:
             return queries.take(self.query_vectors)

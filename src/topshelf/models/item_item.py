@@ -12,6 +12,7 @@ from torch import Tensor
 
 from topshelf import kernels
 from topshelf.errors import ConfigError, DataError, at_least
+from topshelf.item_table import ItemTable, ItemVectors, SparseRows
 from topshelf.models.base import HistoryRows, Model
 from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
@@ -19,7 +20,9 @@ from topshelf.ranking import QueryVectors
 
 BLOCK = 1 << 26  # bytes of weights that are dense at once while a model is fitted
 LEAST_MEMORY = 1000  # bytes: a smaller number was probably meant in gigabytes
-_TABLE_CELL = 4  # bytes: the weights are scored as a dense float32 table
+_DENSE = 1 << 28  # bytes of a dense table that is scored faster than lists, or about as fast
+_CELL = 4  # bytes of a weight
+_LISTED = 4 + 8 + 8  # bytes of a weight in a list, with its index in the model and in the table that is scored
 
 
 class ItemItem(Model):
@@ -39,16 +42,19 @@ class SparseItemItem(ItemItem):
     """Base of the item-item models with few weights per item; a subclass has ``weights_from``.
 
     Weights are kept and saved as lists: item j is scored by ``indices[indptr[j]:indptr[j + 1]]``. Scoring turns them
-    into a dense table of 4 n_items^2 bytes; a catalogue is refused if that exceeds ``memory`` bytes.
+    into a dense table of 4 n_items^2 bytes, or into lists if that is more than 256 MiB. ``most`` is how many weights an
+    item has, if that is known: a catalogue is refused if they need more than ``memory`` bytes.
     """
 
     indptr: Tensor  # (n_items + 1,), a buffer
     indices: Tensor  # (n_weights,), a buffer: the items that vote
     values: Tensor  # (n_weights,), a buffer: their weights
 
-    def __init__(self, n_queries: int, n_items: int, memory: float) -> None:
+    def __init__(self, n_queries: int, n_items: int, memory: float, most: int = 0) -> None:
         super().__init__(n_queries, n_items)
-        check_memory(type(self).__name__, n_items, _TABLE_CELL * n_items**2, memory)
+        listed = _LISTED * n_items * min(n_items, most)
+        needed = _CELL * n_items**2 if self._is_dense() else listed
+        check_memory(type(self).__name__, n_items, needed, memory)
         self.memory = memory
         self.register_buffer("indptr", torch.zeros(n_items + 1, dtype=torch.int64))
         self.register_buffer("indices", torch.zeros(0, dtype=torch.int32))
@@ -71,8 +77,13 @@ class SparseItemItem(ItemItem):
         self.indices = torch.from_numpy(weights.indices.astype(np.int32)).to(device)
         self.values = torch.from_numpy(weights.data.astype(np.float32)).to(device)
 
-    def encode_items(self) -> Tensor:
+    def _is_dense(self) -> bool:
+        return self.n_items**2 * _CELL <= _DENSE
+
+    def encode_items(self) -> ItemVectors:
         lists = Ragged(self.indptr, self.indices.long())
+        if not self._is_dense() and self.values.device.type == "cpu":
+            return ItemTable([(1.0, SparseRows(lists, self.values, self.n_items))])
         table = torch.zeros(self.n_items, self.n_items, device=self.values.device)
         table[lists.indices, lists.owner()] = self.values  # transposed: histories are multiplied with rows of it
         return table.T
@@ -99,9 +110,10 @@ class SparseItemItem(ItemItem):
 def check_memory(what: str, n_items: int, needed: float, memory: float) -> None:
     """Refuse a model that does not fit in memory, before anything is allocated."""
     if needed > at_least("memory", memory, LEAST_MEMORY):
+        others = "mf" if what == "SparseEASE" else "sparse_ease or mf"
         raise ConfigError(
             f"{what} over {n_items} items needs {needed / 1e9:.6g} GB, and memory allows {memory / 1e9:.6g} GB; raise "
-            "model.memory if the machine has it, drop rare items (data.core), or use --model mf"
+            f"model.memory if the machine has it, drop rare items (data.core), or use --model {others}"
         )
 
 

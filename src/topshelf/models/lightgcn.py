@@ -24,6 +24,7 @@ class LightGCN(GraphModel):
     Relations: without layers it is :class:`MF`.
     """
 
+    item_tables = ("item_vectors",)
     _least_layers = 0
 
     def __init__(
@@ -60,6 +61,7 @@ class LightGCNPlusPlus(GraphModel):
     Relations: :class:`LightGCN` has α = β = 1/2, γ = 1/(L + 1), and neighbours of their own length.
     """
 
+    item_tables = ("item_vectors",)
     ranges: ClassVar[SearchSpace] = {
         "model.alpha": (0.4, 0.5, 0.6),
         "model.beta": (-0.1, 0.0, 0.1),

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from topshelf.errors import TrainingError, positive
 from topshelf.models.item_item import ItemItem, check_memory, gram_matrix, history_matrix
-from topshelf.queries import Context
+from topshelf.models.low_rank import updated_weights
+from topshelf.queries import Context, QuerySet
 from topshelf.registry import SearchSpace
 
 # Two float64 matrices (Gram and factor, then factor and inverse) and the float32 weights are alive together.
@@ -38,6 +39,7 @@ class EASE(ItemItem):
     def __init__(self, n_queries: int, n_items: int, *, l2: float = 300.0, memory: float = 8e9) -> None:
         super().__init__(n_queries, n_items)
         self.l2 = positive("l2", l2)
+        self.memory = memory
         check_memory("EASE", n_items, _BYTES_PER_CELL * n_items**2, memory)
         self.register_buffer("weights", torch.zeros(n_items, n_items))
 
@@ -55,6 +57,15 @@ class EASE(ItemItem):
         weights = inverse.div_(-inverse.diagonal().clone())
         weights.fill_diagonal_(0.0)
         self.weights.copy_(weights)
+        self.attach(context)
+
+    def fit_from(self, old: EASE, context: Context) -> None:
+        """The same weights by changes of the old inverse, if few histories have changed; else by :meth:`fit`."""
+        found = updated_weights(old.weights.cpu(), old.histories_of(QuerySet.known(old.n_queries)), context, self.l2)
+        if found is None:
+            self.fit(context)
+            return
+        self.weights.copy_(found)
         self.attach(context)
 
     def encode_items(self) -> Tensor:

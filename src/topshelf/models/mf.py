@@ -22,6 +22,8 @@ class MF(TableModel):
     Relations: :class:`LightGCN` without layers.
     """
 
+    item_tables = ("item_vectors",)
+
     def __init__(
         self, n_queries: int, n_items: int, *, dim: int = 64, score: Score = "cosine", init: Init = "xavier"
     ) -> None:

@@ -24,10 +24,10 @@ class ItemKNN(SparseItemItem):
     Settings: ``k`` neighbours per item, N_k(j); ``shrink`` h, which lowers similarities from few common users;
         ``asymmetry`` p, 0.5 for the cosine, more to favour popular items; ``weighting`` w_u, "none" for 1, "tfidf" for
         :math:`\log(I / |u|)`, so that users with many items count less (what BM25 adds to it cancels in the cosine) and
-        ``shrink`` counts less for larger catalogues; ``memory``, the maximum bytes of the table.
+        ``shrink`` counts less for larger catalogues; ``memory``, the maximum bytes of the weights.
     Use when: lists must be explained ("because you have"), or a quick baseline is needed.
     Cost: the counts of common users, a block of items at a time; k weights per item, scored as a dense table of
-        n_items^2; refused above ``memory`` bytes.
+        n_items^2 up to 8,192 items, else as lists; refused above ``memory`` bytes.
     Paper: Sarwar et al., Item-based collaborative filtering recommendation algorithms, WWW 2001; asymmetry of Aiolli,
         Efficient top-N recommendation for very large scale binary rated datasets, RecSys 2013. Ranges within those of
         Ferrari Dacrema et al., A troubling analysis of reproducibility and progress in recommender systems research,
@@ -52,7 +52,7 @@ class ItemKNN(SparseItemItem):
         weighting: Weighting = "none",
         memory: float = 8e9,
     ) -> None:
-        super().__init__(n_queries, n_items, memory)
+        super().__init__(n_queries, n_items, memory, most=k)
         self.k = at_least("k", k, 1)
         self.shrink = at_least("shrink", shrink, 0.0)
         self.asymmetry = at_most("asymmetry", at_least("asymmetry", asymmetry, 0.0), 1.0)
@@ -82,10 +82,10 @@ class RP3beta(SparseItemItem):
         W_{ij} = \frac{1}{|j|^\beta} \sum_v \frac{x_{vi} x_{vj}}{|i|^\alpha |v|^\alpha}
 
     Settings: ``alpha``, the power of each step's probability; ``beta``, the power of the popularity to divide by;
-        ``k``, the number of weights kept per item i; ``memory``, the maximum bytes of the table.
+        ``k``, the number of weights kept per item i; ``memory``, the maximum bytes of the weights.
     Use when: a strong baseline is needed quickly, and rare items should be recommended too.
     Cost: the counts of common users, a block of items at a time; k weights per item, scored as a dense table of
-        n_items^2; refused above ``memory`` bytes.
+        n_items^2 up to 8,192 items, else as lists; refused above ``memory`` bytes.
     Paper: Paudel et al., Updatable, accurate, diverse, and scalable recommendations for interactive applications, TiiS
         2017; alpha of Cooper et al., Random walks in recommender systems, WWW 2014. Ranges within those of Ferrari
         Dacrema et al., A troubling analysis of reproducibility and progress in recommender systems research, TOIS 2021.
@@ -107,7 +107,7 @@ class RP3beta(SparseItemItem):
         k: int = 200,
         memory: float = 8e9,
     ) -> None:
-        super().__init__(n_queries, n_items, memory)
+        super().__init__(n_queries, n_items, memory, most=k)
         self.alpha = at_least("alpha", alpha, 0.0)
         self.beta = at_least("beta", beta, 0.0)
         self.k = at_least("k", k, 1)

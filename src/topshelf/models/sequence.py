@@ -37,6 +37,10 @@ class SequenceModel(Model):
         """The vector of every position, (P, d), from the items up to it; in training mode with dropout."""
         raise NotImplementedError
 
+    def encode_items(self) -> Tensor:
+        """Vectors of all items, (I, d); deterministic."""
+        raise NotImplementedError
+
     def attach(self, context: Context) -> None:
         self._sequences = events_of(self, context)
 

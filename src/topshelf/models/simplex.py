@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from topshelf.errors import at_least, at_most
-from topshelf.models.graph import SparseMatrix
+from topshelf.models.graph import sums_over
 from topshelf.models.tables import Init, Score, TableModel, for_score
 from topshelf.queries import Context, QuerySet
 from topshelf.ragged import Ragged
@@ -25,6 +25,8 @@ class SimpleX(TableModel):
     Paper: Mao et al., SimpleX: a simple and strong baseline for collaborative filtering, CIKM 2021 (mean pooling).
     Relations: with a gate of 1, :class:`MF`.
     """
+
+    item_tables = ("item_vectors",)
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class SimpleX(TableModel):
         own = queries.take(self.query_vectors, sparse=self.sparse_rows)
         histories = self.histories_of(queries)
         share = 1 / histories.counts.clamp(min=1).to(own.dtype)
-        mean = SparseMatrix(histories, share, torch.ones_like(self.item_vectors[:, 0])) @ self.item_vectors
+        mean = sums_over(histories, share, self.item_vectors, self.held)
         return for_score(self.score, self.gate * own + (1 - self.gate) * self.to_query(mean))
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import scipy.sparse
 
 from topshelf.errors import TrainingError, positive
-from topshelf.models.item_item import SparseItemItem, blocks, check_memory
+from topshelf.models.item_item import SparseItemItem, blocks, check_memory, history_matrix
+from topshelf.queries import Context
 from topshelf.registry import SearchSpace
 
 _TOLERANCE = 1e-5  # of the largest change in a sweep; weights are of the order of 0.1
@@ -28,8 +29,8 @@ class SLIM(SparseItemItem):
     Use when: weights should be few and readable, and EASE's are too many.
     Cost: coordinate descent to convergence, one item at a time, on the counts of common users. The counts are computed
         once; a step takes as many operations as an item has co-occurring items. (ADMM, the other fast form, multiplies
-        two matrices of n_items^2 per step.) Smaller ``l1`` is slower. Scored as a dense table of n_items^2; the table
-        and the counts are refused above ``memory`` bytes.
+        two matrices of n_items^2 per step.) Smaller ``l1`` is slower. Scored as a dense table of n_items^2 up to 8,192
+        items, else as lists; the table and the counts are refused above ``memory`` bytes.
     Paper: Ning and Karypis, SLIM: sparse linear methods for top-N recommender systems, ICDM 2011; descent on the
         counts as in Friedman et al., Regularization paths for generalized linear models via coordinate descent, 2010.
         The ranges are ours, around what validation chose on Health and MovieLens.
@@ -55,17 +56,31 @@ class SLIM(SparseItemItem):
         self.l2 = positive("l2", l2)
 
     def weights_from(self, histories: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+        return self._solved(histories, scipy.sparse.csr_array((self.n_items, self.n_items)))
+
+    def fit_from(self, old: SLIM, context: Context) -> None:
+        """The same weights, found in fewer sweeps: the descent starts from the old ones."""
+        parts = (old.values.cpu().numpy(), old.indices.cpu().numpy(), old.indptr.cpu().numpy())
+        start = scipy.sparse.csr_array(parts, shape=(old.n_items, old.n_items))
+        start.resize((self.n_items, self.n_items))
+        self._keep(self._solved(history_matrix(context.histories, self.n_items), start))
+        self.attach(context)
+
+    def _solved(self, histories: scipy.sparse.csr_array, start: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
         most = min(int(np.square(np.diff(histories.indptr)).sum()), self.n_items**2)  # counts above 0
         check_memory("SLIM", self.n_items, _GRAM_CELL * most, self.memory)
         gram = scipy.sparse.csr_array(histories.T @ histories)
         parts = (gram.indptr, gram.indices.astype(np.int32), gram.data, gram.diagonal())
-        solved = [self._solve(np.arange(rows.start, rows.stop), parts) for rows in blocks(self.n_items, _BLOCK)]
+        solved = [
+            self._solve(np.arange(rows.start, rows.stop), start[rows].toarray(), parts)
+            for rows in blocks(self.n_items, _BLOCK)
+        ]
         return scipy.sparse.csr_array(scipy.sparse.vstack(solved))
 
-    def _solve(self, items: np.ndarray, gram: tuple[np.ndarray, ...]) -> scipy.sparse.csr_array:
+    def _solve(self, items: np.ndarray, start: np.ndarray, gram: tuple[np.ndarray, ...]) -> scipy.sparse.csr_array:
         from topshelf.models.elastic_net import elastic_net  # numba, which other models do not need
 
-        weights = np.zeros((items.size, self.n_items))
+        weights = start.astype(np.float64)
         rounds = elastic_net(
             items,
             weights,

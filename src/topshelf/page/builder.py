@@ -45,14 +45,22 @@ class Page:
 
     def __init__(self, title: str, *, lead: str = "", footer: str = "") -> None:
         self.title, self.lead, self.footer = title, lead, footer
-        self._sections: list[tuple[str, list[str]]] = [("", [])]
+        self._sections: list[tuple[str, str, list[str]]] = [("", "", [])]  # prefix, title, content
         self._n_drawings = 0
         self._about = title  # the last title: what a table or drawing without words of its own is about
+        self._prefix = ""
 
     def heading(self, text: str) -> None:
         """The title of a new section."""
-        self._sections.append((text, []))
-        self._about = text
+        self._sections.append((self._prefix, text, []))
+        self._about = _titled(self._prefix, text)
+
+    @contextmanager
+    def named(self, prefix: str) -> Iterator[None]:
+        """Titles of the sections inside begin with this, where a page has the same sections on several things."""
+        before, self._prefix = self._prefix, prefix
+        yield
+        self._prefix = before
 
     def subheading(self, text: str) -> None:
         self._add(f"<h3>{escape(text)}</h3>")
@@ -111,13 +119,14 @@ class Page:
         head = "".join(_head(text, number) for text, number in zip(header, is_number, strict=True))
         body = []
         for place, row in enumerate(cells):
-            kinds = zip(row, is_number, range(len(header)), strict=True)
-            written = "".join(_data(cell, number, is_head=not (column or number)) for cell, number, column in kinds)
+            places = zip(row, is_number, range(len(header)), strict=True)
+            written = "".join(_data(cell, number, is_head=not (column or number)) for cell, number, column in places)
             body.append(f"<tr{' class=best' if place in bold else ''}>{written}</tr>")
         said = caption or self._about
         titled = f"<caption>{escape(said)}</caption>"  # read aloud; what is seen does not scroll with the table
         seen = f"<p class=caption aria-hidden=true>{escape(caption)}</p>" if caption else ""
-        kind = "" if sortable else " class=ordered"
+        kinds = " ".join(kind for kind, holds in (("ordered", not sortable), ("texts", not numbers)) if holds)
+        kind = f' class="{kinds}"' if kinds else ""
         table = f"<table{kind}>{titled}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
         box = f'<div class=wide role=group tabindex=0 aria-label="{escape(said)}">{table}</div>'
         self._add(f"<div class=tabled>{seen}{box}</div>" if seen else box)
@@ -174,25 +183,34 @@ class Page:
         write_text(path, self.html())
 
     def _add(self, html: str) -> None:
-        self._sections[-1][1].append(html)
+        self._sections[-1][2].append(html)
 
     def _navigation(self) -> str:
-        titles = [title for title, _ in self._sections if title]
-        if len(titles) < _NAVIGATED:
+        """Links to the sections, a list for each prefix."""
+        lists: dict[str, list[str]] = {}
+        titled = [(prefix, title) for prefix, title, _ in self._sections if title]
+        if len(titled) < _NAVIGATED:
             return ""
-        links = (f'<li><a href="#part-{at}">{escape(title)}</a></li>' for at, title in enumerate(titles, start=1))
-        return f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>\n'
+        for at, (prefix, title) in enumerate(titled, start=1):
+            lists.setdefault(prefix, []).append(f'<li><a href="#part-{at}">{escape(title)}</a></li>')
+        heads = {prefix: f"<li><b>{escape(prefix)}</b></li>" if prefix else "" for prefix in lists}
+        written = "".join(f"<ul>{heads[prefix]}{''.join(links)}</ul>" for prefix, links in lists.items())
+        return f'<nav aria-label="Contents">{written}</nav>\n'
 
     def _body(self) -> str:
         written = []
-        for at, (title, parts) in enumerate(self._sections):
+        for at, (prefix, title, parts) in enumerate(self._sections):
             content = "\n".join(parts)
             if title:
-                content = f"<h2>{escape(title)}</h2>\n{content}"
-                written.append(f'<section id=part-{at} aria-label="{escape(title)}">{content}</section>')
+                name = escape(_titled(prefix, title))
+                written.append(f'<section id=part-{at} aria-label="{name}"><h2>{name}</h2>\n{content}</section>')
             elif content:
                 written.append(f"<section>{content}</section>")
         return "\n".join(written)
+
+
+def _titled(prefix: str, title: str) -> str:
+    return f"{prefix}: {title}" if prefix else title
 
 
 def _part(name: str) -> str:

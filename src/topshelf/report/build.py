@@ -19,6 +19,7 @@ from topshelf.report.overview import data_section, runs_section, warn_of_differe
 from topshelf.report.people import people_section
 from topshelf.report.scores import scores_section
 from topshelf.report.shown import Shown, open_runs
+from topshelf.report.tried import tried_section
 
 
 def write_report(
@@ -55,27 +56,32 @@ def report_page(
     """The page of :func:`write_report`; ``out`` is named in the command that makes it again."""
     shown = open_runs(runs, allow=allow, say=say)
     say("drawing")
-    first = shown[0]
     version = metadata.version("topshelf")
     today = datetime.now(UTC).date().isoformat()
     page = Page(_title(shown), lead=_lead(shown), footer=f"Made by topshelf {version} on {today}.")
     warn_of_differences(page, shown)
     _headline(page, shown)
-    metrics_section(page, shown)
-    _lengths(page, shown)
-    if isinstance(first.config, RunConfig):
-        activity_section(page, shown)
-    lists_section(page, shown)
-    _list_plots(page, shown)
-    if isinstance(first.config, CatalogueConfig):
-        people_section(page, shown, titles)
-    _curves(page, shown)
-    scores_section(page, shown)
-    data_section(page, shown)
-    runs_section(page, shown)
+    add_sections(page, shown, titles)
     page.heading("Make this page again")
     page.command(_command(shown, out, titles))
     return page
+
+
+def add_sections(page: Page, runs: Sequence[Shown], titles: Any = None) -> None:
+    """All sections on runs that are on the same data."""
+    tried_section(page, runs)
+    metrics_section(page, runs)
+    _lengths(page, runs)
+    if isinstance(runs[0].config, RunConfig):
+        activity_section(page, runs)
+    lists_section(page, runs)
+    _list_plots(page, runs)
+    if isinstance(runs[0].config, CatalogueConfig):
+        people_section(page, runs, titles)
+    _curves(page, runs)
+    scores_section(page, runs)
+    data_section(page, runs)
+    runs_section(page, runs)
 
 
 def _title(runs: Sequence[Shown]) -> str:

@@ -56,10 +56,13 @@ def runs_section(page: Page, runs: Sequence[Shown]) -> None:
     page.heading("Training")
     header = ("", *(run.name for run in runs))
     columns = [_facts(run) for run in runs]
-    names = dict.fromkeys(name for column in columns for name in column)
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    same = [name for name in names if len(runs) > 1 and len({column.get(name) for column in columns}) == 1]
+    if same:
+        page.paragraph(f"The same in all runs: {'; '.join(f'{name} {columns[0][name]}' for name in same)}.")
     page.table(
         header,
-        [(name, *(column.get(name, NOTHING) for column in columns)) for name in names],
+        [(name, *(column.get(name, NOTHING) for column in columns)) for name in names if name not in same],
         caption="How each run was made",
         numbers=False,
         sortable=False,

@@ -89,7 +89,7 @@ def people_section(page: Page, runs: Sequence[Shown], titles: Any = None) -> Non
     page.paragraph(_explained(listers))
     if len(runs) > len(shown):
         page.paragraph(f"The lists of the first {MOST_RUNS} runs are shown.", note=True)
-    for place, row in enumerate(_rows(first)):
+    for place, row in enumerate(typical(first)):
         _person(page, listers, row, is_open=place == 0)
 
 
@@ -104,7 +104,8 @@ def _explained(listers: Sequence[Lister]) -> str:
     return f"{text}Small: the own items that speak most for the listed one, {how}."
 
 
-def _rows(lister: Lister) -> list[int]:
+def typical(lister: Lister) -> list[int]:
+    """People from the least to the most active, by their rows."""
     counts = lister.owned.counts
     asked = counts > 0
     if lister.wanted is not None:

@@ -41,6 +41,19 @@ def over_epochs(runs: Sequence[Shown], what: Callable[[Epoch], float | None], la
     return _lines(lines, "epoch", label, rings=rings)
 
 
+def over_seconds(history: Points, label: str) -> bytes:
+    """The best score so far over the seconds of a search."""
+    drawing, (axes,) = charts.figure(WIDTH, HEIGHT)
+    best: list[tuple[float, float]] = []
+    for at, value in history:
+        best.append((at, max(value, best[-1][1] if best else value)))
+    axes.step([at for at, _ in best], [value for _, value in best], where="post", **charts.line(0, label))
+    for at, value in best:
+        _mark(axes, 0, at, value, f"after {at:.0f} s: {value:.4f}", is_ring=False, is_small=False)
+    axes.set(xlabel="seconds", ylabel=charts.plain(label))
+    return charts.render(drawing)
+
+
 def _lines(
     lines: dict[str, Points], x: str, y: str, *, log: bool = False, rings: dict[str, int] | None = None
 ) -> bytes | None:

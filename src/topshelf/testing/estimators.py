@@ -39,6 +39,7 @@ class Problem:
     def vectors(self) -> tuple[Tensor, Tensor]:
         queries, items = self.model.encode(QuerySet.known(N_QUERIES))
         assert isinstance(queries, Tensor)
+        assert isinstance(items, Tensor)
         return queries, items
 
     def scores(self) -> Tensor:

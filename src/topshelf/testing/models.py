@@ -300,7 +300,8 @@ def _generated() -> Dataset:
 def _vectors(model: Model, rows: Tensor | None = None) -> tuple[QueryVectors, Tensor]:
     """Of all known queries, or of some rows, and of all items."""
     with torch.no_grad():
-        return model.encode(QuerySet.known(model.n_queries) if rows is None else QuerySet(rows=rows))
+        queries, items = model.encode(QuerySet.known(model.n_queries) if rows is None else QuerySet(rows=rows))
+        return queries, items[:]
 
 
 def _new(model: Model, lists: Ragged) -> QueryVectors:

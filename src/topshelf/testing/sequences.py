@@ -14,6 +14,7 @@ from torch import Tensor
 from topshelf.config import SequenceConfig, make_config, merged, of_task
 from topshelf.data import Interactions
 from topshelf.data.sequence_data import SequenceData, cut
+from topshelf.item_table import products
 from topshelf.models import Model
 from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
@@ -127,7 +128,7 @@ def _scores(model: Model, *some: list[int]) -> Tensor:
     lists = Ragged(indptr, torch.tensor([item for items in some for item in items], dtype=torch.int64))
     with torch.no_grad():
         queries, items = model.encode(QuerySet(sequence=lists))
-        return _dense(queries[torch.arange(len(some))] @ items.T)
+        return _dense(products(queries[torch.arange(len(some))], items))
 
 
 def _dense(scores: Tensor) -> Tensor:

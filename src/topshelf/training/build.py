@@ -52,13 +52,19 @@ C = TypeVar("C", bound=BaseConfig)
 K = TypeVar("K", bound=CatalogueConfig)
 DRAWN = 1000  # items that estimators of thresholds draw: the paper's
 _OF_LOSS = 1  # a branch of that, for losses with networks or vectors of their own
+AUTO = "auto"  # a setting of a loss that is left to a race on validation
 
 
-def resolve(config: C, *, is_fitted: bool = False) -> C:
+def resolve(config: C, *, is_fitted: bool = False, keep_auto: bool = False) -> C:
     """The config with every setting of its model and loss spelled out and checked.
 
-    Only a fitted model (``is_fitted``) may be a blend: a blend cannot be trained.
+    Only a fitted model (``is_fitted``) may be a blend: a blend cannot be trained. A setting that is left to a race on
+    validation ("auto") gets the loss's default; with ``keep_auto`` it stays, for :mod:`topshelf.training.race`.
     """
+    if (left := automatic(config)) is not None:
+        given = {key: value for key, value in config.loss.settings.items() if key != left}
+        settled = resolve(config.model_copy(update={"loss": Component(name=config.loss.name, **given)}))
+        return settled.model_copy(update={"loss": _with(settled.loss, **{left: AUTO})}) if keep_auto else settled
     if config.model.name in _MADE_OF_RUNS and not (is_fitted and "parts" in config.model.settings):
         raise ConfigError(f"model.name must not be {config.model.name!r} here: {NOT_TRAINED}")
     loss, model = config.loss, config.model
@@ -92,6 +98,11 @@ def _resolved(config: K, built: Loss) -> K:
     if "item_vector" in built.needs and model.settings.get("score", "cosine") != "cosine":
         raise ConfigError(
             f"loss {loss.name} takes cosines: set model.score = 'cosine', got {model.settings['score']!r}"
+        )
+    if "item_vector" in built.needs and config.negatives.prior:
+        raise ConfigError(
+            f"negatives.prior does not go with loss {loss.name}, which has no negatives, got {config.negatives.prior}; "
+            "leave it out"
         )
     estimator = build_estimator(config)
     threshold = config.threshold.model_copy(update={"n": config.threshold.n or getattr(estimator, "n", DRAWN)})
@@ -136,6 +147,12 @@ def components(sections: Mapping[str, Any], task: str = "interactions") -> dict[
         more = {name: one for name, one in value.items() if name != key} if isinstance(value, Mapping) else {}
         plain[section] = {key: described.pop("name"), **described, **more}
     return plain
+
+
+def automatic(config: BaseConfig) -> str | None:
+    """The setting of the loss that is left to a race on validation; None if there is none."""
+    raced = getattr(loss_class(config), "raced", {})
+    return next((name for name in raced if config.loss.settings.get(name) == AUTO), None)
 
 
 def model_class(config: BaseConfig) -> type[Any]:
@@ -249,6 +266,7 @@ def catalogue_objective(config: CatalogueConfig, model: Model, loss: Loss, conte
         negatives,
         context,
         effective_n=config.negatives.effective_n,
+        prior=config.negatives.prior,
         workspace=Workspace(train.workspace_mib * 2**20),
         half=half,
     )

@@ -3,6 +3,7 @@
 RUN/
   run.json                  the run's id, the config as it began, and the checksums of the data
   config.toml               the resolved config: every setting, defaults included
+  race.json                 what was tried for a setting left to "auto", and what was chosen; only where there is one
   environment.json          versions, machine, threads, seed
   log.jsonl                 one line per epoch
   metrics.json              metrics and their protocol; written when the run is finished
@@ -11,6 +12,7 @@ RUN/
   users.parquet items.parquet   id maps, and titles where there are any
   artifact.safetensors      what serving needs: vectors, items per user, popularity (:mod:`topshelf.artifact`)
   checkpoint.safetensors    the trainer's whole state, for --resume
+  origin.json               of an updated run, where it comes from; of a blend, how its parts were trained
 
 The folder is created atomically, data included. One process at a time writes to it. The run's id is in the model, the
 checkpoint and the metrics, so that files of two runs are never mixed.
@@ -43,6 +45,7 @@ from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfWar
 from topshelf.ragged import Ragged
 from topshelf.registry import check_allowed
 from topshelf.training import checkpoint
+from topshelf.world import current, launch_name
 
 _FORMAT = 1
 # Writes what a run must keep of its data into the folder, and returns the files.
@@ -57,6 +60,7 @@ class RunFolder:
         self.path = Path(path)
         self.identity_file = self.path / "run.json"
         self.config = self.path / "config.toml"
+        self.race = self.path / "race.json"
         self.environment = self.path / "environment.json"
         self.log = self.path / "log.jsonl"
         self.metrics = self.path / "metrics.json"
@@ -80,13 +84,27 @@ class RunFolder:
 
     @classmethod
     @contextmanager
-    def whole(cls, path: str | Path, config: BaseConfig, save: SaveData) -> Iterator[RunFolder]:
-        """A new run folder that appears when the block ends, for a fitted model."""
-        cls(path).check_new()
-        with files.new_folder(path) as fresh:
-            folder = cls(fresh)
-            folder._begin(config, save)
-            yield folder
+    def whole(
+        cls,
+        path: str | Path,
+        config: BaseConfig,
+        save: SaveData,
+        *,
+        replace: bool = False,
+        command: Sequence[str] | None = None,
+    ) -> Iterator[RunFolder]:
+        """A new run folder that appears when the block ends, for a fitted model; or one that replaces a run."""
+        if replace:
+            cls.open(path)
+        else:
+            cls(path).check_new()
+        with ExitStack() as held:
+            if replace:
+                held.enter_context(files.owned(Path(path)))  # nobody resumes it meanwhile
+            with files.new_folder(path, replace=replace) as fresh:
+                folder = cls(fresh)
+                folder._begin(config, save, command)
+                yield folder
 
     @classmethod
     @contextmanager
@@ -143,6 +161,16 @@ class RunFolder:
         return None if self.identity is None else self.identity["run"]
 
     @property
+    def launch(self) -> str | None:
+        """The name of the launch of several processes that began this run; None for one process, or without a run."""
+        try:
+            content = json.loads(self.environment.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        name = content.get("launch") if isinstance(content, dict) else None
+        return name if isinstance(name, str) else None
+
+    @property
     def is_finished(self) -> bool:
         return self.metrics.exists()
 
@@ -174,16 +202,21 @@ class RunFolder:
         if changed:
             _say(f"{self.config} was edited after the run began: {'; '.join(changed.values())}")
 
-    def _begin(self, config: BaseConfig, save: SaveData) -> None:
+    def _begin(self, config: BaseConfig, save: SaveData, command: Sequence[str] | None = None) -> None:
         run = secrets.token_hex(8)
         kept = save(self)
-        files.write_text(
-            self.environment, json.dumps({"run": run, **environment(), "seed": config.seed}, indent=2) + "\n"
-        )
+        made = {"run": run, **environment(), "seed": config.seed}
+        if command is not None:
+            made["command"] = list(command)
+        files.write_text(self.environment, json.dumps(made, indent=2) + "\n")
         text = f"# topshelf run {run}\n{to_toml(config)}"
         files.write_text(self.config, text)
         sums = {path.name: files.digest(path) for path in kept}
         files.write_sealed(self.identity_file, {"format": _FORMAT, "run": run, "config": text, "sha256": sums})
+
+    def save_race(self, race: Mapping[str, Any]) -> None:
+        """Why a setting left to "auto" has its value; for people, nothing reads it."""
+        files.write_text(self.race, json.dumps(race, indent=2) + "\n")
 
     def save_dataset(self, dataset: Dataset) -> Sequence[Path]:
         """Interactions: the parts, the ids and the titles."""
@@ -305,6 +338,8 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "command": sys.argv,
+        "processes": current().size,
+        **({} if launch_name() is None else {"launch": launch_name()}),
     }
 
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Protocol, TypedDict
+from typing import ClassVar, NamedTuple, Protocol, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -44,14 +44,33 @@ class BlockReader(Protocol):
         """Read the block, before its loss is computed."""
 
 
+class Whole(NamedTuple):
+    """The batch of which a head is given some queries, where several processes divide it."""
+
+    batch: Batch
+    encoded: Encoded  # detached
+    places: Tensor  # (Q,), of the given queries in the batch
+
+
 class Head:
     """What the heads share: the loss of a batch in one piece, and the scale of its sum over negatives."""
 
     reads_blocks: ClassVar[bool] = False  # whether a ``reader`` sees the scores of a step
 
-    def __init__(self, loss: Loss, negatives: Negatives, effective_n: int | None, workspace: Workspace) -> None:
+    def __init__(
+        self,
+        loss: Loss,
+        negatives: Negatives,
+        effective_n: int | None,
+        workspace: Workspace,
+        *,
+        log_weight: Tensor | None = None,
+    ) -> None:
         self.loss, self.negatives, self.effective_n, self.workspace = loss, negatives, effective_n, workspace
+        self.log_weight = log_weight  # (I,), of every item as a negative; None: all count alike
         self.reader: BlockReader | None = None
+        self.whole: Whole | None = None
+        self.n_items: int | None = None  # of the catalogue, where the vectors are those of a slice of it
         self._is_checked = False
 
     def value(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Tensor:
@@ -73,14 +92,17 @@ class Head:
         raise NotImplementedError
 
     def _draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:
-        draw = self.negatives.draw(batch, encoded.detach(), generator)
+        if self.whole is None:
+            draw = self.negatives.draw(batch, encoded.detach(), generator)
+        else:  # drawn for all of it, as one process does
+            draw = self.negatives.draw(self.whole.batch, self.whole.encoded, generator).reordered(self.whole.places)
         if not self._is_checked:  # the first draw of a run: later ones are made by the same code
             self._check_draw(draw, batch, encoded)
         return draw
 
     def _check_draw(self, draw: Draw, batch: Batch, encoded: Encoded) -> None:
         try:
-            draw.check(self.negatives.layout, len(batch.positives), encoded.items.size(0))
+            draw.check(self.negatives.layout, len(batch.positives), self.n_items or encoded.items.size(0))
         except DataError as error:
             name = type(self.negatives).__name__
             raise ConfigError(
@@ -95,7 +117,7 @@ class Head:
             columns,
             self.loss.tau,
             exclude=draw.exclude,
-            log_weight=None if draw.log_q is None else -draw.log_q,
+            log_weight=self._log_weight(draw),
             workspace=self.workspace,
         )
         positive = _positive_scores(batch, queries, items)
@@ -141,10 +163,18 @@ class Head:
     def _scale(self, n_columns: int) -> float:
         return math.log(n_columns / self.effective_n) if self.effective_n else 0.0
 
+    def _log_weight(self, draw: Draw) -> Tensor | None:
+        """The log-weights of a draw's columns: the items' own, and the correction for how they were drawn."""
+        corrected = None if draw.log_q is None else -draw.log_q
+        if self.log_weight is None:
+            return corrected
+        own = self.log_weight if draw.items is None else self.log_weight[draw.items]
+        return own if corrected is None else own + corrected
+
     def _log_q(self, draw: Draw, negative: Tensor) -> Tensor | None:
-        scale = self._scale(negative.size(1))
-        if draw.log_q is not None:
-            return draw.log_q + scale
+        scale, log_weight = self._scale(negative.size(1)), self._log_weight(draw)
+        if log_weight is not None:
+            return scale - log_weight
         return negative.new_full((1,), scale) if scale else None
 
     def _check_dense(self, n_cells: int) -> None:
@@ -183,14 +213,16 @@ class PartitionHead(Head):
         effective_n: int | None,
         workspace: Workspace,
         *,
+        log_weight: Tensor | None = None,
         half: bool = False,
     ) -> None:
-        super().__init__(loss, negatives, effective_n, workspace)
+        super().__init__(loss, negatives, effective_n, workspace, log_weight=log_weight)
         self.blocks = CatalogueBlocks(workspace.budget, half=half)
 
     def backward(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> float:  # noqa: ARG002  nothing is drawn
         scale, number = self._scale(encoded.items.size(0)), 0.0
-        for start, stop in self.blocks.begin(encoded.queries.detach(), encoded.items.detach(), self.loss.tau):
+        vectors = encoded.queries.detach(), encoded.items.detach()
+        for start, stop in self.blocks.begin(*vectors, self.loss.tau, self.log_weight):
             part = batch.part(start, stop)
             wanted: Reading = {} if self.reader is None else self.reader.wanted(part.query)
             block = self.blocks.forward(start, stop, part.positives, part.chosen(), **wanted)
@@ -201,7 +233,7 @@ class PartitionHead(Head):
             value = value * (positive.numel() / batch.item.numel())
             self.blocks.backward(*torch.autograd.grad(value, (positive, partition)))
             number += value.item()
-        return _carried_back(number, encoded, self.blocks.gradients())
+        return carried_back(number, encoded, self.blocks.gradients())
 
 
 class PairHead(Head):
@@ -210,7 +242,7 @@ class PairHead(Head):
     def backward(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> float:
         draw = self._draw(batch, encoded, generator)
         number, gradients = self._by_blocks(batch, draw, encoded.detach())
-        return _carried_back(number, encoded, gradients)
+        return carried_back(number, encoded, gradients)
 
     def _by_blocks(self, batch: Batch, draw: Draw, encoded: Encoded) -> tuple[float, tuple[Tensor, Tensor] | None]:
         """The loss, and the gradients of the vectors.
@@ -254,21 +286,32 @@ class PairHead(Head):
 
 
 def choose_head(
-    loss: Loss, negatives: Negatives, effective_n: int | None, workspace: Workspace, *, half: bool = False
+    loss: Loss,
+    negatives: Negatives,
+    effective_n: int | None,
+    workspace: Workspace,
+    *,
+    log_weight: Tensor | None = None,
+    half: bool = False,
 ) -> Head:
-    """The head for a loss and its negatives; ``half`` applies to products with the whole catalogue only."""
+    """The head for a loss and its negatives; ``half`` applies to products with the whole catalogue only.
+
+    ``log_weight (I,)`` is that of every item as a negative.
+    """
     given = (loss, negatives, effective_n, workspace)
     if negatives.is_exact and "log_partition" in loss.needs and loss.scope != "batch":
-        return PartitionHead(*given, half=half)
+        return PartitionHead(*given, log_weight=log_weight, half=half)
     if half:
         raise ConfigError(
             "train.precision = 'bfloat16' is for losses of the softmax family over the whole catalogue "
             "(negatives.kind = 'catalogue'); set train.precision = 'float32'"
         )
-    return PairHead(*given) if "negative" in loss.needs and loss.scope != "batch" else AutogradHead(*given)
+    if "negative" in loss.needs and loss.scope != "batch":
+        return PairHead(*given, log_weight=log_weight)
+    return AutogradHead(*given, log_weight=log_weight)
 
 
-def _carried_back(number: float, encoded: Encoded, gradients: tuple[Tensor, Tensor] | None) -> float:
+def carried_back(number: float, encoded: Encoded, gradients: tuple[Tensor, Tensor] | None) -> float:
     """One backward pass through the model, from the gradients of its vectors and from its own loss."""
     queries, items, auxiliary = encoded
     if auxiliary is not None:

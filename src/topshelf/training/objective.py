@@ -12,7 +12,7 @@ from topshelf.catalogue import Workspace
 from topshelf.errors import ConfigError
 from topshelf.losses import Loss
 from topshelf.models import Model, Trainable
-from topshelf.negatives import Negatives
+from topshelf.negatives import Negatives, Population, item_prior
 from topshelf.queries import Batch, Context, Encoded
 from topshelf.training.heads import BlockReader, choose_head
 
@@ -77,6 +77,7 @@ class CatalogueObjective:
     ``effective_n``: the partition sum over n columns is scaled by effective_n / n. For the softmax loss that is a
     constant; for SL@K it sets how strongly the weight's gradient lowers badly ranked positives (docs/losses/slatk.md).
     Losses that define their own sum or mean over negatives (``Loss.defaults.effective_n`` is None) are never scaled.
+    ``prior``: the exponent of an item's weight as a negative (:func:`topshelf.negatives.item_prior`).
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class CatalogueObjective:
         context: Context,
         *,
         effective_n: int | None = None,
+        prior: float = 0.0,
         workspace: Workspace | None = None,
         half: bool = False,
     ) -> None:
@@ -101,7 +103,9 @@ class CatalogueObjective:
         self._is_checked = False  # whether the vectors of a first step had the right shapes
         self.batches: EpochBatches
         scaled = _effective_n(effective_n, loss, negatives, model.n_items)
-        self.head = choose_head(loss, negatives, scaled, workspace or Workspace(), half=half)
+        counts = Population.of(context.histories, context.n_items).item_counts
+        log_weight = item_prior(counts, prior)
+        self.head = choose_head(loss, negatives, scaled, workspace or Workspace(), log_weight=log_weight, half=half)
 
     def own_thresholds(self, hook: ThresholdOwner) -> None:
         """Set the hook that updates the loss's thresholds; it may read the scores that the head computes."""
@@ -125,7 +129,7 @@ class CatalogueObjective:
 def _check_encoded(model: Model, encoded: Encoded, batch: Batch) -> None:
     """Refuse vectors whose shapes do not fit together: the model may be a class of the user's own."""
     queries, items = encoded.queries, encoded.items
-    wanted = (batch.query.numel(), model.n_items)
+    wanted = (batch.query.numel(), model.n_held)
     shapes = [tuple(one.shape) for one in (queries, items)]
     if any(len(shape) != 2 for shape in shapes) or (len(queries), len(items)) != wanted or shapes[0][1] != shapes[1][1]:
         raise ConfigError(

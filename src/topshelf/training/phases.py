@@ -12,13 +12,15 @@ from topshelf.callbacks import Callbacks
 from topshelf.config import BaseConfig, allow_options
 from topshelf.data import through_refit
 from topshelf.data.splits import Through
-from topshelf.errors import CheckpointError, TrainingError
+from topshelf.errors import CheckpointError, TrainingError, WorldError
 from topshelf.evaluation import check_json
 from topshelf.models import Trainable
 from topshelf.training.folder import RunFolder
+from topshelf.training.shared_trainer import SharedTrainer, check_shared, hold_slice
 from topshelf.training.tasks import Task
 from topshelf.training.trainer import Interrupted, Trainer, load_weights
-from topshelf.training.watchers import RunWatcher, stop_on_signals
+from topshelf.training.watchers import RunWatcher, SharedWatcher, stop_on_signals
+from topshelf.world import ALONE, World
 
 
 class StoppedEarly(TrainingError):  # noqa: N818  nothing went wrong
@@ -78,16 +80,20 @@ class Phases:
         quiet: bool,
         measure: Callable[[Outcome], dict[str, Any]],
         callbacks: Callbacks | None = None,
+        world: World = ALONE,
     ) -> None:
         self.config, self.task, self.quiet, self._measure = config, task, quiet, measure
+        self.world = task.world = world
         self.callbacks = callbacks or Callbacks()
         self.folder: RunFolder | None = None
+        self.keeps = False  # whether the run has a folder; with several processes, only the main one writes to it
         self._first_model = self._new_model()
         if not self._first_model.is_closed_form:
             self._first_trainer = self._trainer(config, self._first_model, "train", self._validate)
 
     def run(self, folder: RunFolder | None, checkpoint: dict[str, Any] | None) -> Outcome:
         self.folder, model = folder, self._first_model
+        self.keeps = self.world.broadcast(folder is not None)
         if model.is_closed_form:
             return self._fit(model)
         if checkpoint is None or _phase(checkpoint, self.config) == "train":
@@ -158,10 +164,7 @@ class Phases:
             "quiet": self.quiet,
             "extra": extra,
         }
-        with (
-            stop_on_signals() as stop,
-            RunWatcher(self.folder, **options, stop=stop, callbacks=self.callbacks) as watcher,
-        ):
+        with stop_on_signals() as stop, self._watcher(**options, stop=stop, callbacks=self.callbacks) as watcher:
             watcher.begin(trainer)
             try:
                 trainer.run(watcher)
@@ -169,17 +172,23 @@ class Phases:
                 watcher.save(trainer)
                 self._leave_best(trainer)
                 raise StoppedEarly(self._stopped(trainer)) from None
+            except WorldError:  # nothing can be gathered any more
+                raise
             except TrainingError:
                 self._leave_best(trainer)
                 raise
 
+    def _watcher(self, **options: Any) -> RunWatcher:
+        if self.world.size == 1:
+            return RunWatcher(self.folder, **options)
+        return SharedWatcher(self.folder, self.world, keeps=self.keeps, **options)
+
     def _leave_best(self, trainer: Trainer) -> None:
         """Save the best weights so far as a model that can be evaluated."""
-        if self.folder is not None and trainer.best_weights is not None:
-            trainer.model.load_state_dict(trainer.best_weights)
-            progress = trainer.progress
+        best, progress = trainer.whole_best() if self.keeps else None, trainer.progress
+        if self.folder is not None and best is not None:
             left = Outcome(trainer.model, progress.best_epoch, progress.seconds, progress.best_score)
-            self.folder.save_model(left.state_dict())
+            self.folder.save_model({**left.state_dict(), "model": best})
 
     def _stopped(self, trainer: Trainer) -> str:
         where = f"stopped in epoch {trainer.progress.epoch + 1}"
@@ -190,10 +199,17 @@ class Phases:
     def _trainer(
         self, config: BaseConfig, model: Trainable, through: Through, validate: Callable[[Any], float] | None
     ) -> Trainer:
-        return Trainer(self.task.objective(config, model, through), config, validate)
+        objective = self.task.objective(config, model, through)
+        if self.world.size == 1:
+            return Trainer(objective, config, validate)
+        return SharedTrainer(objective, config, validate, context=self.task.context(through), world=self.world)
 
     def _new_model(self) -> Any:
-        return self.task.model(self.config)
+        model = self.task.model(self.config)
+        if self.world.size > 1:
+            check_shared(model, self.config)
+            hold_slice(model, self.config, self.world)
+        return model
 
 
 def _phase(checkpoint: dict[str, Any], config: BaseConfig) -> str:

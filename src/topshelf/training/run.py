@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import warnings
+import zlib
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,10 +25,14 @@ from topshelf.evaluation import PROTOCOLS, Evaluation
 from topshelf.models import Trainable
 from topshelf.reprs import lines
 from topshelf.terminal import say
-from topshelf.training.build import build_model, resolve
+from topshelf.training.build import automatic, build_model, resolve
 from topshelf.training.folder import RunFolder, peak_mib
+from topshelf.training.origin import NO_ORIGIN, Origin, load_origin, save_origin
 from topshelf.training.phases import Outcome, Phases
+from topshelf.training.race import Race, Settled, settle
 from topshelf.training.tasks import Part, Task, check_device, task_class
+from topshelf.training.watchers import named_record
+from topshelf.world import current, is_launched, launch_name, n_restarts
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,7 @@ class Fitted:
     measured: dict[str, Any] | None = None
     is_finished: bool = True
     is_final: bool = True  # whether the model is that of the run's last phase, the refit if there is one
+    origin: Origin = NO_ORIGIN
 
     def __repr__(self) -> str:
         loss = "" if self.model.is_closed_form else f" with {self.config.loss.name}"
@@ -139,22 +148,64 @@ def fit(
 ) -> Fitted:
     """Fit the model of ``config``; with ``out``, in a run folder that can be resumed and evaluated.
 
-    ``callbacks`` are told of every epoch (:mod:`topshelf.callbacks`).
+    ``callbacks`` are told of every epoch (:mod:`topshelf.callbacks`). Within :func:`topshelf.world.joined` several
+    processes train together, each by the same call; the folder is the main one's.
     """
-    config, called = resolve(config), Callbacks(callbacks)
+    world, given = current(), config
+    config = world.agreed(lambda: resolve(given, keep_auto=True))
+    called, quiet = Callbacks(callbacks if world.is_main else ()), quiet or not world.is_main
     if out is not None:
-        RunFolder(out).check_new()
+        if world.broadcast(n_restarts() > 0 and RunFolder(out).launch == launch_name() is not None):
+            return resume(out, quiet=quiet, callbacks=callbacks)  # torchrun started the processes again
+        world.agreed(lambda: RunFolder(out).check_new() if world.is_main else None)
         _say_of_scripts(config)
     if dataset is None:
-        dataset = load_dataset(config)
-        if dataset.guessed and not quiet:
-            columns = ", ".join(f'{what} = "{name}"' for what, name in dataset.guessed)
-            say(f"{dataset.name}, columns guessed: {columns}", stderr=True)
-    phases = _phases(config, dataset, quiet, called)
-    if out is None:
-        return _finish(phases, dataset, None, None)
-    with RunFolder.create(out, config, _saving(config, dataset)) as folder:
-        return _finish(phases, dataset, folder, None)
+        dataset = _loaded(config, quiet)
+    given = config
+    config, race, begun = world.agreed(lambda: _settled(given, dataset, quiet))
+    phases = world.agreed(lambda: _phases(config, dataset, quiet, called))
+    world.same(**_identity(config, dataset, begun))
+    if out is None or not world.is_main:
+        return _finish(phases, dataset, None, begun, is_new=True)
+    with RunFolder.create(out, config, _saving(config, dataset, race)) as folder:
+        return _finish(phases, dataset, folder, begun, is_new=True)
+
+
+def check_start(config: BaseConfig | None, out: str | Path) -> None:
+    """Refuse a run that several processes would refuse at once: a new one of ``config``, or the one in ``out``."""
+    if config is None:
+        RunFolder.open(out)
+        return
+    resolve(config, keep_auto=True)
+    RunFolder(out).check_new()
+
+
+def device_of(config: BaseConfig | None, out: str | Path | None) -> str:
+    """The device of a new run, or of the one in ``out``."""
+    if config is None and out is not None and is_launched():
+        config = RunFolder.open(out).load_config()
+    return "cpu" if config is None else config.train.device
+
+
+def _loaded(config: BaseConfig, quiet: bool) -> Any:
+    dataset = current().agreed(lambda: load_dataset(config))
+    if dataset.guessed and not quiet:
+        columns = ", ".join(f'{what} = "{name}"' for what, name in dataset.guessed)
+        say(f"{dataset.name}, columns guessed: {columns}", stderr=True)
+    return dataset
+
+
+def _identity(config: BaseConfig, dataset: Any, state: dict[str, Any] | None) -> dict[str, Any]:
+    """What the processes of a run must have in common; nothing for one process."""
+    if current().size == 1:
+        return {}
+    return {
+        "version_of_topshelf": metadata.version("topshelf"),
+        "version_of_torch": torch.__version__,
+        **{f"setting_{name}": value for name, value in flat(config.model_dump(mode="json")).items()},
+        "data": task_class(config).fingerprint(dataset),
+        "checkpoint": None if state is None else zlib.crc32(json.dumps(state["trainer"]["progress"]).encode()),
+    }
 
 
 def refit(
@@ -187,15 +238,26 @@ def resume(
     :func:`fit`, told of the epochs from here on; a run's folder does not keep them.
     """
     registry.allow(allow)
-    called = Callbacks(callbacks)
-    if RunFolder.open(out).is_finished:
+    world = current()
+    called, quiet = Callbacks(callbacks if world.is_main else ()), quiet or not world.is_main
+    is_finished = world.agreed(lambda: RunFolder.open(out).is_finished)
+    if world.broadcast(is_finished):
         return load(out)
-    with RunFolder.resume(out) as folder:
-        if folder.is_finished:  # by another process, before the lock was ours
+    with ExitStack() as held:
+        opened = RunFolder.open(out)
+        folder = world.agreed(lambda: held.enter_context(RunFolder.resume(out)) if world.is_main else opened)
+        if world.broadcast(folder.is_finished):  # by another process, before the lock was ours
             return load(out)
-        config = folder.load_config()
-        dataset, state = task_class(config).read(folder, config), folder.load_checkpoint()
-        return _finish(_phases(config, dataset, quiet, called), dataset, folder, state)
+        config, dataset, state = world.agreed(lambda: _read(folder))
+        phases = world.agreed(lambda: _phases(config, dataset, quiet, called))
+        world.same(**_identity(config, dataset, state))
+        return _finish(phases, dataset, folder if world.is_main else None, state)
+
+
+def _read(folder: RunFolder) -> tuple[BaseConfig, Any, dict[str, Any] | None]:
+    """The config, the data and the checkpoint of a run."""
+    config = folder.load_config()
+    return config, task_class(config).read(folder, config), folder.load_checkpoint()
 
 
 def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
@@ -216,7 +278,8 @@ def load(out: str | Path, *, allow: Collection[str] = ()) -> Fitted:
     _check_seen(folder, config, task, state)
     # Before the last phase ends, a run's model is that of the first phase, which has seen train alone.
     is_final = "refit" in state or folder.is_finished
-    fitted = Fitted(config, dataset, **vars(outcome), is_finished=folder.is_finished, is_final=is_final)
+    known: dict[str, Any] = {"is_finished": folder.is_finished, "is_final": is_final, "origin": load_origin(folder)}
+    fitted = Fitted(config, dataset, **vars(outcome), **known)
     model.attach(fitted.task.context(fitted.through))
     folder.say_if_unfinished(outcome.best_epoch)
     return fitted
@@ -249,14 +312,46 @@ def _check_seen(folder: RunFolder, config: BaseConfig, task: Task, state: dict[s
         raise CheckpointError(f"{folder.model} is damaged: only a model refitted on all has metrics from before that")
 
 
-def save(fitted: Fitted, out: str | Path) -> None:
-    """Write a fitted model as a run folder."""
-    with RunFolder.whole(out, fitted.config, _saving(fitted.config, fitted.dataset)) as folder:
+def save(
+    fitted: Fitted,
+    out: str | Path,
+    *,
+    replace: bool = False,
+    command: Sequence[str] | None = None,
+    check: Callable[[Path], object] = lambda _: None,
+) -> None:
+    """Write a fitted model as a run folder; with ``replace``, in place of the run that is there, all at once.
+
+    ``command`` is what the folder says that it was made by; default: the command line of this process. ``check`` is
+    called with the finished folder before it is moved into place; an error leaves everything as it was.
+    """
+    data = _saving(fitted.config, fitted.dataset)
+
+    def save_all(folder: RunFolder) -> Sequence[Path]:
+        return [*data(folder), *save_origin(folder, fitted.origin)]
+
+    with RunFolder.whole(out, fitted.config, save_all, replace=replace, command=command) as folder:
         _keep(folder, fitted)
+        check(folder.path)
 
 
-def _saving(config: BaseConfig, dataset: Any) -> Callable[[RunFolder], Sequence[Path]]:
-    return lambda folder: task_class(config).save(folder, dataset)
+def _saving(config: BaseConfig, dataset: Any, race: Race | None = None) -> Callable[[RunFolder], Sequence[Path]]:
+    def save(folder: RunFolder) -> Sequence[Path]:
+        if race is not None:
+            folder.save_race(race.to_json())
+        return task_class(config).save(folder, dataset)
+
+    return save
+
+
+def _settled(config: BaseConfig, dataset: Any, quiet: bool) -> Settled[BaseConfig]:
+    """The config with a number for a setting that is "auto", chosen on validation."""
+    if automatic(config) is None:
+        return Settled(config)
+    settled = settle(config, _task(config, dataset), quiet=quiet)
+    if settled.race is not None and not quiet:
+        say(str(settled.race), stderr=True)
+    return settled
 
 
 def _say_of_scripts(config: BaseConfig) -> None:
@@ -270,20 +365,31 @@ def _say_of_scripts(config: BaseConfig) -> None:
 
 
 def _phases(config: BaseConfig, dataset: Any, quiet: bool, callbacks: Callbacks) -> Phases:
-    check_device(config.train.device)
-    task = task_class(config).of(dataset, config.train.device)
-    task.check(config, dataset.name)
+    task = _task(config, dataset)
 
     def measure(outcome: Outcome) -> dict[str, Any]:
         return Fitted(config, dataset, **vars(outcome)).test.to_json()
 
-    return Phases(config, task, quiet=quiet, measure=measure, callbacks=callbacks)
+    return Phases(config, task, quiet=quiet, measure=measure, callbacks=callbacks, world=current())
 
 
-def _finish(phases: Phases, dataset: Any, folder: RunFolder | None, state: dict[str, Any] | None) -> Fitted:
+def _task(config: BaseConfig, dataset: Any) -> Task:
+    """The task of a config on its data; settings that do not fit them are refused."""
+    check_device(config.train.device)
+    task = task_class(config).of(dataset, config.train.device)
+    task.check(config, dataset.name)
+    return task
+
+
+def _finish(
+    phases: Phases, dataset: Any, folder: RunFolder | None, state: dict[str, Any] | None, *, is_new: bool = False
+) -> Fitted:
+    """Run the phases from a state; that of a new run was left by a race, and its epochs are told too."""
     metrics: dict[str, Any] | None = None
     try:
         phases.callbacks.on_begin(flat(phases.config.model_dump(mode="json", exclude_none=True)))
+        for record in state["trainer"]["progress"]["history"] if is_new and state is not None else ():
+            phases.callbacks.on_epoch_end(named_record(record, "train", phases.task.metric(phases.config)))
         outcome = phases.run(folder, state)
         fitted = Fitted(phases.config, dataset, **vars(outcome))
         if folder is not None:

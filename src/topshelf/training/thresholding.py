@@ -191,8 +191,16 @@ class ThresholdHook:
         with torch.no_grad():
             queries, items = model.encode(self.queries)
             assert isinstance(queries, Tensor)
+            assert isinstance(items, Tensor)
             table = self.loss.threshold
             table.copy_(self.estimator.refresh(table, queries, items, self.positives, self.loss.k, generator))
+
+    @torch.no_grad()
+    def fill(self, model: Model) -> None:
+        """Set all thresholds exactly, for a training that continues with a model: its first epochs need them."""
+        queries, items = model.encode(self.queries)
+        assert isinstance(queries, Tensor)
+        self.loss.threshold.copy_(thresholds.exact_thresholds(queries, items, self.loss.k))
 
     def wanted(self, query: Tensor) -> Reading:
         if self.reads is None or not self._is_due:

@@ -202,9 +202,7 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state, to resume from; refuses weights that are not finite."""
-        for name, tensor in self.model.state_dict().items():
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                raise TrainingError(f"the model's {name} is no longer finite; the last good checkpoint is kept")
+        self._check_finite()
         return {
             "model": self.model.state_dict(),
             "loss": self.loss.state_dict(),
@@ -212,6 +210,15 @@ class Trainer:
             "best_weights": self.best_weights,
             "progress": vars(self.progress),
         }
+
+    def _check_finite(self) -> None:
+        for name, tensor in self.model.state_dict().items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise TrainingError(f"the model's {name} is no longer finite; the last good checkpoint is kept")
+
+    def whole_best(self) -> dict[str, Tensor] | None:
+        """The weights of the best epoch so far, whole."""
+        return self.best_weights
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state read from a file; every part of it is checked."""

@@ -18,6 +18,7 @@ from topshelf.progress import progress_bar
 from topshelf.terminal import TaskID
 from topshelf.training.folder import RunFolder
 from topshelf.training.trainer import Trainer
+from topshelf.world import World
 
 
 class RunWatcher:
@@ -38,6 +39,7 @@ class RunWatcher:
         callbacks: Callbacks | None = None,
     ) -> None:
         self.folder, self.phase, self.metric, self.extra = folder, phase, metric, extra or {}
+        self.keeps = folder is not None  # whether checkpoints are kept, by this process or by another one
         self._stop, self._callbacks = stop, callbacks or Callbacks()
         self._saved = time.monotonic()
         self._bar = progress_bar(quiet)
@@ -60,13 +62,13 @@ class RunWatcher:
         if self.folder is not None:
             lines = "".join(self._line(record) for record in progress.history)
             files.write_text(self.folder.log, self.extra.get("log", "") + lines)
-            if progress.epoch == progress.step == 0:
-                self.save(trainer)
+        if self.keeps and self._is_first(progress.epoch == progress.step == 0):
+            self.save(trainer)
 
     def on_step(self, trainer: Trainer) -> None:
         if self._task is not None:
             self._bar.advance(self._task)
-        if self.folder is not None and trainer.settings.checkpoint_seconds > 0 and self._is_due(trainer):
+        if self.keeps and trainer.settings.checkpoint_seconds > 0 and self._is_due(trainer):
             self.save(trainer)
 
     def on_epoch(self, trainer: Trainer, record: dict[str, Any]) -> None:
@@ -74,10 +76,10 @@ class RunWatcher:
             self._bar.update(self._task, shown=self._shown(trainer, record))
         if self.folder is not None:
             files.append(self.folder.log, self._line(record))
-            if self._is_due(trainer):
-                self.save(trainer)
+        if self.keeps and self._is_due(trainer):
+            self.save(trainer)
         try:
-            self._callbacks.on_epoch_end(self._named(record))
+            self._tell(self._named(record))
         except TrainingError:
             self.save(trainer)  # of this epoch, so that the run can go on from here
             raise
@@ -86,9 +88,18 @@ class RunWatcher:
         return self._stop()
 
     def save(self, trainer: Trainer) -> None:
-        if self.folder is not None:
-            self.folder.save_checkpoint({"phase": self.phase, "extra": self.extra, "trainer": trainer.state_dict()})
+        if self.keeps:
+            state = trainer.state_dict()
+            if self.folder is not None:
+                self.folder.save_checkpoint({"phase": self.phase, "extra": self.extra, "trainer": state})
             self._saved = time.monotonic()
+
+    def _is_first(self, is_new: bool) -> bool:
+        """Whether nothing of this training is in a checkpoint yet: a new one, or one that a race began."""
+        return is_new or (self.folder is not None and not self.folder.checkpoint.exists())
+
+    def _tell(self, record: dict[str, Any]) -> None:
+        self._callbacks.on_epoch_end(record)
 
     def _is_due(self, trainer: Trainer) -> bool:
         return time.monotonic() - self._saved >= trainer.settings.checkpoint_seconds
@@ -97,8 +108,7 @@ class RunWatcher:
         return json.dumps(self._named(record)) + "\n"
 
     def _named(self, record: dict[str, Any]) -> dict[str, Any]:
-        named = {self.metric if key == "valid" else key: value for key, value in record.items()}
-        return {"phase": self.phase, **named}
+        return named_record(record, self.phase, self.metric)
 
     def _shown(self, trainer: Trainer, record: dict[str, Any] | None) -> str:
         progress = trainer.progress
@@ -108,6 +118,48 @@ class RunWatcher:
         if progress.best_epoch:
             parts.append(f"{self.metric} {progress.best_score:.4f} at {progress.best_epoch}")
         return "  ".join(parts)
+
+
+class SharedWatcher(RunWatcher):
+    """A :class:`RunWatcher` of several processes: when to save and when to stop is decided together.
+
+    Only the main process has the folder, the bar and the callbacks; ``keeps``: whether it has a folder.
+    """
+
+    def __init__(self, folder: RunFolder | None, world: World, *, keeps: bool, **options: Any) -> None:
+        super().__init__(folder, **options)
+        self.world, self.keeps = world, keeps
+        self._saves = self._stops = False
+
+    def on_step(self, trainer: Trainer) -> None:
+        self._decide(trainer)
+        super().on_step(trainer)
+
+    def on_epoch(self, trainer: Trainer, record: dict[str, Any]) -> None:
+        self._decide(trainer)
+        super().on_epoch(trainer, record)
+
+    def wants_to_stop(self) -> bool:
+        return self._stops
+
+    def _decide(self, trainer: Trainer) -> None:
+        """The main process's clock says when a checkpoint is due; any process may have been asked to stop."""
+        is_due = self.world.is_main and super()._is_due(trainer)
+        self._saves, self._stops = self.world.any(is_due, super().wants_to_stop())
+
+    def _is_due(self, trainer: Trainer) -> bool:  # noqa: ARG002
+        return self._saves
+
+    def _is_first(self, is_new: bool) -> bool:
+        return self.world.any(super()._is_first(is_new))[0]
+
+    def _tell(self, record: dict[str, Any]) -> None:
+        self.world.agreed(lambda: super(SharedWatcher, self)._tell(record))
+
+
+def named_record(record: dict[str, Any], phase: str, metric: str) -> dict[str, Any]:
+    """An epoch as the log and the callbacks have it."""
+    return {"phase": phase, **{metric if key == "valid" else key: value for key, value in record.items()}}
 
 
 @contextmanager

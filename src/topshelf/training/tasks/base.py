@@ -16,6 +16,7 @@ from topshelf.training.build import build_model
 from topshelf.training.examination import Examination
 from topshelf.training.folder import RunFolder
 from topshelf.training.objective import Objective
+from topshelf.world import ALONE, World
 
 Part = Literal["valid", "test"]
 
@@ -31,6 +32,7 @@ class Task:
     units: ClassVar[str] = "users"  # what a metric is a mean over
     validated: ClassVar[str] = "users with nothing to find left out"  # what to say beside a validation metric
     device: str
+    world: World = ALONE  # the processes that divide a validation among them
 
     @classmethod
     def load(cls, config: Any, *, test: bool = True) -> Any:

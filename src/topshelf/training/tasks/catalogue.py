@@ -13,6 +13,7 @@ from topshelf.data.memory import available
 from topshelf.data.sequence_split import SequenceSplit
 from topshelf.errors import DataError
 from topshelf.evalset import EvalSet
+from topshelf.item_table import ItemVectors
 from topshelf.models import Model
 from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
@@ -38,7 +39,7 @@ class CatalogueTask(Task):
 def known_vectors(model: Model, queries: QuerySet) -> dict[str, Tensor] | None:
     """The vectors of known users and of all items as an artifact keeps them; None if those of users are no table."""
     users, items = model.encode(queries)
-    if not isinstance(users, Tensor):
+    if not isinstance(users, Tensor) or not isinstance(items, Tensor):
         return None
     dtype = torch.promote_types(torch.promote_types(users.dtype, items.dtype), torch.float32)  # as multiplied
     return {"queries": users.to("cpu", dtype), "items": items.to("cpu", dtype)}
@@ -64,7 +65,7 @@ def popularity(lists: Ragged, n_items: int) -> Tensor:
 
 
 @torch.no_grad()
-def vectors_for(model: Model, evalset: EvalSet) -> tuple[QueryVectors, Tensor]:
+def vectors_for(model: Model, evalset: EvalSet) -> tuple[QueryVectors, ItemVectors]:
     """The vectors of the set's queries, and of all items."""
     assert isinstance(evalset.queries, QuerySet)
     return model.encode(evalset.queries)

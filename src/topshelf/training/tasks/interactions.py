@@ -125,7 +125,10 @@ class InteractionsTask(CatalogueTask):
 
     def validate(self, model: Model, k: int) -> float:
         evalset = self.evaluation("valid")
-        return ndcg(*vectors_for(model, evalset), evalset.relevant, evalset.exclude, k)
+        queries, items = vectors_for(model, evalset)
+        if model.held is not None and isinstance(items, torch.Tensor):
+            items = model.held.whole(items)
+        return ndcg(queries, items, evalset.relevant, evalset.exclude, k, self.world)
 
     def measure(
         self,

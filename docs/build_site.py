@@ -1,4 +1,4 @@
-"""Build the site: python docs/site.py. ``make docs`` installs what it needs and calls it.
+"""Build the site: python docs/build_site.py. ``make docs`` installs what it needs and calls it.
 
 The pages are the Markdown that GitHub shows. They are copied to build/docs first, because a site has one folder: README
 and the other pages of the top folder move there, examples become pages, formulas become MathML, and links follow. Then
@@ -37,7 +37,7 @@ def places() -> dict[str, str]:
     """Where every file of the repository that is on the site goes, both from their roots."""
     found = dict(PLACES)
     for path in sorted((ROOT / "docs").rglob("*")):
-        if path.suffix in (".md", ".svg", ".css"):
+        if path.suffix in (".md", ".svg", ".png", ".css"):
             found.setdefault(path.relative_to(ROOT).as_posix(), path.relative_to(ROOT / "docs").as_posix())
     for path in sorted((ROOT / "examples").glob("*.py")):
         found[f"examples/{path.name}"] = f"examples/{path.stem}.md"

@@ -1,0 +1,116 @@
+"""Lists for everybody: seconds and peak memory of `topshelf recommend RUN --out lists.parquet`, from start to end.
+
+    python -m benchmarks.speed.recommend_all [--quick] [--json FILE]
+
+Gowalla (29,858 users, 40,988 items) with K = 100, and generated users, a quarter million and a million, with 10,000
+items. MF with d = 64, trained for one epoch with shared negatives: what the lists hold does not change what they cost.
+Each command is a process; its peak is what the system reports of it. The column "table" is what the lists of everybody
+would need in memory at once. Needs Linux.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.harness import GIB, GOWALLA, Benchmark, Row, line, table
+
+LIMITS = {"seconds": 60.0, "peak": 2.0}  # of Gowalla with K = 100, in issue 17
+SIZES = (250_000, 1_000_000)
+ITEMS, EACH = 10_000, 10
+HEADS = (
+    "data",
+    "users",
+    "items",
+    "K",
+    "rows",
+    "seconds",
+    "users a second",
+    "peak GiB",
+    "table GiB",
+    "lines of progress",
+)
+
+
+def command(*words: object) -> tuple[float, float, float, str]:
+    """Seconds, those of the processor, peak GiB, and what a topshelf command, as a process, said on standard error."""
+    called = [sys.executable, "-m", "topshelf", *map(str, words)]
+    with tempfile.TemporaryFile("w+") as said:
+        started = time.perf_counter()
+        process = subprocess.Popen(called, stdout=subprocess.DEVNULL, stderr=said)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        text = said.read()
+    if process.returncode:
+        raise SystemExit(f"{' '.join(called)} ended with {process.returncode}: {text}")
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / GIB, text
+
+
+def train(data: object, run: Path) -> None:
+    settings = ("train.epochs=1", "train.validate_every=1", "negatives.kind=shared", "negatives.n=1000")
+    words = [word for setting in settings for word in ("--set", setting)]
+    command("train", "--data", data, *words, "--loss", "softmax", "--out", run, "--quiet")
+
+
+def generated(users: int, folder: Path) -> Path:
+    """A file of clicks: the items of a user are drawn with a popularity that falls as 1 / rank."""
+    import numpy as np
+    import polars as pl
+
+    generator = np.random.default_rng(0)
+    items = (ITEMS ** generator.random(users * EACH)).astype(np.int64) - 1
+    path = folder / f"{users}.parquet"
+    pl.DataFrame({"user": np.repeat(np.arange(users), EACH), "item": items}).unique(maintain_order=True).write_parquet(
+        path
+    )
+    return path
+
+
+def measure(label: str, data: object, k: int, folder: Path) -> Row:
+    import polars as pl
+
+    run, lists = folder / f"run-{label}", folder / f"lists-{label}.parquet"
+    train(data, run)
+    seconds, busy, peak, said = command("recommend", run, "--k", k, "--out", lists)
+    scanned = pl.scan_parquet(lists)
+    rows, users = scanned.select(pl.len(), pl.col("user").n_unique().alias("users")).collect().row(0)
+    sizes = pl.read_parquet(lists, n_rows=1_000).estimated_size() / 1_000 * rows / GIB
+    items = pl.scan_parquet(run / "items.parquet").select(pl.len()).collect().item()
+    lines = sum("writing lists" in text for text in said.splitlines())
+    return {"data": label, "users": users, "items": items, "k": k, "rows": rows, "seconds": seconds, "busy": busy,
+            "peak": peak, "table": sizes, "lines": lines}  # fmt: skip
+
+
+def cells(row: Row) -> list[str]:
+    return [
+        row["data"], f"{row['users']:,}", f"{row['items']:,}", str(row["k"]), f"{row['rows']:,}",
+        f"{row['seconds']:.1f}", f"{row['busy']:.1f}", f"{row['peak']:.2f}", f"{row['table']:.2f}", str(row["lines"]),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    benchmark = Benchmark(__spec__.name, __doc__, quick={"sizes": [5_000], "named": []})
+    add = benchmark.parser.add_argument
+    add("--sizes", nargs="*", type=int, default=list(SIZES), help="numbers of generated users")
+    add("--named", nargs="*", default=[GOWALLA], help=f"named datasets, with K = 100; default: {GOWALLA}")
+    options = benchmark.parse()
+    rows: list[Row] = []
+    print(table(HEADS, []))
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        todo = [(name, name, 100) for name in options.named]
+        todo += [(f"{users:,} generated", generated(users, folder), 20) for users in options.sizes]
+        for label, data, k in todo:
+            rows.append(measure(label, data, k, folder))
+            print(line(cells(rows[-1])), flush=True)
+    benchmark.write(results=rows, limits=LIMITS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The commands that measure auto and the leaderboard: references, tables and the choice of weights."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.harness import MOVIELENS, RESULTS, ROOT
+from benchmarks.quality import auto, leaderboard
+from topshelf.blending import blend
+from topshelf.config import assemble
+from topshelf.data import Dataset, generate, make_split
+from topshelf.training import fit
+from topshelf.training.build import resolve
+
+
+def test_the_reference_is_the_best_single_model_of_the_committed_results():
+    name, score = auto.tuned(MOVIELENS)
+    assert (name, round(score, 4)) == ("iALS", 0.4173)
+    assert "| classics | iALS | 0.1452 | 0.0638 | 0.4173" in (ROOT / "docs/models/measured.md").read_text()
+
+
+def test_the_table_says_whether_the_aim_is_met():
+    best = auto.tuned(MOVIELENS)[1]
+    rows = [
+        {"data": MOVIELENS, "seed": seed, "minutes": 5.0, "method": "auto", "test": best * share}
+        for seed, share in enumerate((0.98, 1.002))
+    ]
+    rows.append({"data": MOVIELENS, "seed": 0, "method": "train", "test": 0.25})
+    assert "| 2 |" in auto.table(rows)
+    assert "| 0.2500 |" in auto.table(rows)
+    assert auto.table(rows).endswith("| -0.9% | yes |")
+    assert auto.table(rows[:1]).endswith("| -2.0% | no |")
+
+
+@pytest.mark.parametrize("part", leaderboard.PARTS)
+def test_every_part_of_the_leaderboard_has_a_config(part, monkeypatch, tmp_path):
+    monkeypatch.setattr(leaderboard, "source", lambda: str(tmp_path / "x.zip"))
+    config = resolve(leaderboard.config_of(part))
+    assert config.model.name == leaderboard.PARTS[part]["model"]["name"]
+    assert (config.k, config.train.refit) == (20, False)
+
+
+def test_weights_are_those_of_a_blend_and_the_test_part_is_measured_with_refitted_parts(tmp_path, monkeypatch):
+    dataset = Dataset("generated", make_split(generate(80, 50, interactions_per_user=10, seed=3), seed=0))
+    made = {"item-kNN": "itemknn", "iALS": "ials"}
+
+    def configs(**more):
+        return [assemble(data="generated", model=model, k=5, more={"train": more}) for model in made.values()]
+
+    fits = {part: fit(config, dataset) for part, config in zip(made, configs(), strict=True)}
+    choice = leaderboard.chosen(fits)
+    expected = blend([fit(config, dataset) for config in configs(refit=True)])
+    assert choice["valid"] == pytest.approx(expected.valid_score)
+    monkeypatch.setattr(leaderboard, "_measured", lambda fitted: {"ndcg@5": fitted.evaluate().mean()["ndcg@5"]})
+    rows = leaderboard.tested(fits, choice, tmp_path)
+    assert rows[-1]["ndcg@5"] == pytest.approx(expected.evaluate().mean()["ndcg@5"])
+    assert leaderboard.tested(fits, choice, tmp_path) == rows  # read from their folders
+
+
+@pytest.mark.parametrize(("name", "page"), [("auto", "docs/auto.md"), ("leaderboard", "docs/models/measured.md")])
+def test_the_pages_have_the_committed_results(name, page):
+    rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    assert {"auto": auto, "leaderboard": leaderboard}[name].table(rows) in (ROOT / page).read_text()
