@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 from benchmarks import harness
 from benchmarks.quality import links
-from benchmarks.speed import before_after, latency, quality_time, quality_time_methods
+from benchmarks.speed import before_after, large_data, latency, quality_time, quality_time_methods
 from benchmarks.studies import same_numbers
 from topshelf import charts
 from topshelf.losses import LOSSES, slatk_loss
@@ -349,3 +349,19 @@ def test_the_page_of_links_has_the_tables_of_its_result_file():
     runs = harness.held(ROOT / "benchmarks" / "results" / "links.json", "runs")
     text = (ROOT / "docs" / "links.md").read_text(encoding="utf-8")
     assert text.partition(links.BEGIN)[2].partition(links.END)[0].strip() == links.page(runs)
+
+
+def test_the_page_of_large_data_has_the_figures_of_its_result_file():
+    content = json.loads((ROOT / "benchmarks" / "results" / "large_data.json").read_text())
+    assert large_data.figures(content) in (ROOT / "docs" / "large-data.md").read_text()
+    ingested = [row for row in content["rows"] if row["stage"] == "ingest"]
+    assert all(row["peak_gib"] < 8 for row in ingested)
+
+
+def test_growth_is_the_slope_on_logs():
+    rows = [
+        {"stage": "ingest", "rows": n, "seconds": n**1.5, "peak_gib": 1 + n / 1e6, "library_gib": 1.0}
+        for n in (1000, 10_000, 100_000)
+    ]
+    assert large_data.exponents(rows)["ingest"] == pytest.approx({"seconds": 1.5, "memory": 1.0}, abs=1e-2)
+    assert "train" not in large_data.exponents(rows)

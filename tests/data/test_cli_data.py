@@ -191,3 +191,16 @@ def test_show_counts_repeats_as_events_and_has_the_times_of_all(tmp_path):
     assert "interactions 2" in shown
     assert "events 3 (repeats included)" in shown
     assert "1970-01-02 00:00 to 1997-05-19 00:00" in shown
+
+
+def test_an_expansion_is_prepared_as_arrays_and_shown(tmp_path):
+    sizes = ("--users", 1200, "--items", 900, "--interactions", 9000)
+    output = run("expand", "synthetic", *sizes, "--out", tmp_path / "big", "--seed", 3)
+    assert "1,200 users, 900 items" in output
+    assert f"topshelf data prepare {tmp_path / 'big'} --mapped" in output.replace("\n", " ")
+    assert "ratio split" in run("prepare", tmp_path / "big", "--out", tmp_path / "arrays", "--mapped", "--core", 2)
+    assert "ratio split" in run("prepare", tmp_path / "big", "--out", tmp_path / "tables", "--core", 2)
+    arrays, tables = (json.loads(run("show", tmp_path / name, "--json")) for name in ("arrays", "tables"))
+    for facts in (arrays, tables):
+        del facts["name"]
+    assert arrays == tables

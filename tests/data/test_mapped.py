@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from data.strategies import table_of
 from data.test_streaming import same_part
 from topshelf import files
 from topshelf.config import RunConfig
-from topshelf.data import generate, make_split
+from topshelf.data import Dataset, generate, make_split
 from topshelf.data.datasets import load_split, source_rows
 from topshelf.data.given import read_given
 from topshelf.data.mapped import SEAL, write_mapped
@@ -26,6 +27,7 @@ from topshelf.data.prepared import prepare_folder
 from topshelf.data.splits import PARTS
 from topshelf.errors import CheckpointError, ConfigError, DataError
 from topshelf.training import fit, load, resume
+from topshelf.training.tasks import InteractionsTask
 
 
 @pytest.fixture(scope="module")
@@ -291,3 +293,14 @@ def test_polars_reads_what_expand_and_spark_write(tmp_path):
     pl.DataFrame({"user": [1, 2], "item": [3, 4]}).write_parquet(tmp_path / "out" / "part-00000-a.snappy.parquet")
     (tmp_path / "out" / "_SUCCESS").touch()
     assert source_rows(tmp_path / "out", 5).rows() == [(1, 3), (2, 4)]
+
+
+def test_a_study_measures_the_same_users(tmp_path):
+    split = make_split(generate(30, 20, interactions_per_user=8)).measure_some(5)
+    data = InteractionsTask.for_tuning(Dataset("some", split))
+    InteractionsTask.save_parts(tmp_path / "parts", data)
+    again = InteractionsTask.load_parts(tmp_path / "parts", RunConfig())
+    np.testing.assert_array_equal(again.split.measured, split.measured)
+    whole = Dataset("some", replace(data.split, measured=None))
+    prints = [InteractionsTask.fingerprint(one) for one in (data, again, whole)]
+    assert prints[0] == prints[1] != prints[2]

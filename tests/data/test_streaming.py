@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.strategies import event_rows, table_of
-from topshelf.data import shuffles
+from topshelf.data import IdMap, shards, shuffles
 from topshelf.data.datasets import load_split
 from topshelf.data.given import read_given
 from topshelf.data.interactions import Interactions
@@ -163,6 +163,19 @@ def test_bad_ids_of_parquet_are_refused_with_the_same_words(tmp_path, name):
     (message, kind), streamed = both(tmp_path / "rows.parquet")
     assert isinstance(message, str)
     assert streamed == (message, kind)
+
+
+@given(st.lists(st.integers(-40, 40), min_size=1), st.sampled_from([1, 2**40]), st.sampled_from([0, 10**6]))
+def test_ids_by_a_table_are_those_of_the_map(values, apart, at_least):
+    column = pl.Series([value * apart for value in values])
+    known = IdMap.sorted_from(column)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shards, "ROWS", at_least)
+        index = shards._indexer(known)
+    assert index(column).tolist() == known.index(column).tolist()
+    for unknown in (41 * apart, -41 * apart, next(number for number in range(99) if number not in values)):
+        with pytest.raises(TopshelfError, match="1 of 1 ids are unknown"):
+            index(pl.Series([unknown]))
 
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.integers(1, 12))

@@ -5,7 +5,7 @@ Nothing here holds more than one column of the source, or the rows of one range,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import polars as pl
 
 from topshelf.data.columns import OpenTable, refuse_empty, refuse_missing, whole_ids
 from topshelf.data.events import Events, bounds
-from topshelf.data.ids import IdMap
+from topshelf.data.ids import UNKNOWN, IdMap
 from topshelf.data.interactions import Interactions
 from topshelf.data.mapped import ArrayFile, PartFiles, interactions_of, open_array
 from topshelf.data.names import ID_ROLES
@@ -24,6 +24,7 @@ from topshelf.data.notes import Notes
 from topshelf.errors import DataError
 
 ROWS = 1 << 22  # rows of a range of users, and rows that are moved at once: about 500 MB on their way
+SPREAD = 4  # places of a table of ids for each id, at most
 Ranges = list[tuple[int, int]]
 
 
@@ -69,7 +70,7 @@ def store_rows(
         known = ids[role] if role in ids else IdMap.sorted_from(column)
         ids[role] = known
         chunks = (column[start : start + at_once] for start in range(0, n_rows, at_once))
-        columns[role] = _store(folder / f"{role}.npy", (known.index(some) for some in chunks), _index_type(known))
+        columns[role] = _store(folder / f"{role}.npy", map(_indexer(known), chunks), _index_type(known))
     refuse_empty(n_rows, table.source)
     for problem in (*missing, *wrong):
         raise problem
@@ -83,6 +84,26 @@ def _number(role: str, column: pl.Series) -> np.ndarray:
 
 def _index_type(ids: IdMap) -> type[np.signedinteger[Any]]:
     return np.int32 if len(ids) < 2**31 else np.int64
+
+
+def _indexer(ids: IdMap) -> Callable[[pl.Series], np.ndarray]:
+    """``ids.index``; of whole numbers that are close together by a table, many times faster for many rows."""
+    if ids.values.dtype != pl.Int64 or not len(ids):
+        return ids.index
+    values = ids.values.to_numpy()
+    low, span = int(values.min()), int(values.max()) - int(values.min()) + 1
+    if span > SPREAD * len(ids) + ROWS:
+        return ids.index
+    table = np.full(span, UNKNOWN, dtype=_index_type(ids))
+    table[values - low] = np.arange(len(ids))
+
+    def index(some: pl.Series) -> np.ndarray:
+        if some.dtype != pl.Int64 or len(some) == 0 or some.min() < low or some.max() >= low + span:  # type: ignore[operator]
+            return ids.index(some)
+        found = table[some.to_numpy() - low]
+        return ids.index(some) if (found == UNKNOWN).any() else found  # which says what is unknown
+
+    return index
 
 
 def _store(path: Path, chunks: Any, dtype: Any = None) -> np.ndarray:

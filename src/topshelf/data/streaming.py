@@ -58,10 +58,11 @@ def clean(
     is_user, is_item = users > 0, items > 0
     ids = kept_ids(data.users, is_user), kept_ids(data.items, is_item)
     kept, below = (
-        stored(_kept(data, mask, is_user, is_item, ids[1], ranges), folder, name, *ids)
+        stored(_kept(data, mask, is_user, is_item, ids[1], ranges), folder, name, *ids) if mask.any() else None
         for name, mask in (("kept", is_kept), ("under", is_below))
     )
-    return replace(kept, notes=data.notes), below
+    assert kept is not None
+    return replace(kept, notes=data.notes), below or kept.none()
 
 
 def _has_few(counts: np.ndarray, core: int) -> bool:

@@ -78,6 +78,7 @@ class InteractionsTask(CatalogueTask):
     def save_parts(cls, path: Path, data: Dataset) -> None:
         split = data.split
         state: dict[str, Any] = {"name": data.name, "n_users": split.n_users, "n_items": split.n_items}
+        state["measured"] = None if split.measured is None else torch.from_numpy(split.measured)
         checkpoint.save(path, {**state, **{name: part_state(getattr(split, name)) for name in _TUNED}})
 
     @classmethod
@@ -87,7 +88,8 @@ class InteractionsTask(CatalogueTask):
         train, valid = (part_of(state[name], name, *ids) for name in _TUNED)
         if not len(valid):
             raise DataError("valid is empty, and tuning is measured on it")
-        return Dataset(str(state["name"]), Split(train, valid, train.none(), "tuned"))
+        measured = None if state.get("measured") is None else state["measured"].numpy()
+        return Dataset(str(state["name"]), Split(train, valid, train.none(), "tuned", measured=measured))
 
     @classmethod
     def fingerprint(cls, data: Dataset) -> str:
@@ -95,6 +97,8 @@ class InteractionsTask(CatalogueTask):
         for name in _TUNED:
             for tensor in vars(data.split.lists(name)).values():
                 total = zlib.crc32(tensor.to(torch.int64).contiguous().cpu().numpy().data, total)
+        if data.split.measured is not None:
+            total = zlib.crc32(data.split.measured.data, total)
         return f"{total:08x}"
 
     def has(self, part: Part) -> bool:
