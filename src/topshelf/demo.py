@@ -81,7 +81,7 @@ class Story:
 
     def rows(self) -> list[tuple[str, ...]]:
         """One for each method, as the columns have it."""
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for run, score, ends in zip(self.runs, self.scores, self.ends(), strict=True):
             others = (f"{run.mean(f'recall@{K}') or 0:.4f}", f"{run.mean(f'coverage@{K}') or 0:.2f}")
             interval = "{:.4f} to {:.4f}".format(*ends)
