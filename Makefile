@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Threads that wait by spinning starve each other on a busy machine. The topshelf command sets this itself.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test docs check format clean
+.PHONY: demo test docs check format wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/topshelf demo --out runs/demo
@@ -27,6 +27,12 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format src tests benchmarks examples
 	$(BIN)/ruff check --fix src tests benchmarks examples
 
+# dist/ with a wheel and a sdist, and the tests that look into them; fetches the build backend.
+wheel: $(VENV)/.dev
+	$(PIP) build
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m pytest -m 'slow or network' tests/test_wheel.py
+
 clean:
 	rm -rf $(VENV) build dist site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -34,7 +40,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[plot]'
+	$(PIP) --editable '.[plot,tune]'
 	touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt

@@ -260,7 +260,7 @@ def complete(section: str, cls: type[Any], settings: Mapping[str, Any], given: I
 
     ``given`` names the constructor arguments that the user cannot set.
     """
-    schema = _schema(cls, cls.__init__, tuple(given))
+    schema = _schema(cls, cls.__init__, tuple(given))  # type: ignore[arg-type]  # a class can be hashed
     try:
         values = schema.model_validate(dict(settings)).model_dump()
     except pydantic.ValidationError as error:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 
-from topshelf.auto import auto
 from topshelf.config import assemble
 from topshelf.data import Dataset, load_split
 from topshelf.data.download import cache_folder
@@ -81,7 +81,7 @@ class Story:
 
     def rows(self) -> list[tuple[str, ...]]:
         """One for each method, as the columns have it."""
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for run, score, ends in zip(self.runs, self.scores, self.ends(), strict=True):
             others = (f"{run.mean(f'recall@{K}') or 0:.4f}", f"{run.mean(f'coverage@{K}') or 0:.2f}")
             interval = "{:.4f} to {:.4f}".format(*ends)
@@ -160,7 +160,11 @@ def _story(dataset: Dataset, out: Path, seed: int, budget: str | None) -> Story:
     for name in METHODS:
         _fit(name, dataset, place / name, seed)
     names, searched = list(METHODS), list[str]()
-    if budget is not None:
+    if budget is not None and find_spec("optuna") is None:
+        say("without topshelf auto, which needs Optuna: pip install 'topshelf[tune]'", style="yellow")
+    elif budget is not None:
+        from topshelf.auto import auto  # needs Optuna
+
         say(f"auto: every model that fits, for {budget}", style="dim")
         found = auto(dataset.name, k=K, budget=budget, seed=seed, out=place / SEARCHED, quiet=False)
         names.insert(2, SEARCHED)  # its lists are shown beside those of the two losses

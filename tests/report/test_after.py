@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -119,3 +121,9 @@ def test_a_bench_ends_with_its_page(clicks, tmp_path, monkeypatch):
     assert "EASE" in page.read_text()
     shown, _ = run_topshelf("bench", "run", tmp_path / "plan.toml", "--out", tmp_path / "bench")
     assert "write its page: topshelf bench report" in shown
+
+
+@pytest.mark.slow
+def test_a_page_and_the_demo_need_no_optuna():
+    code = "import sys; sys.modules['optuna'] = None; import topshelf.report, topshelf.demo"
+    subprocess.run([sys.executable, "-c", code], check=True)

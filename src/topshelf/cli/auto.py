@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,6 +48,8 @@ def auto(
         raise ConfigError("give --data PATH|NAME: what to learn from")
     if out is None:
         raise ConfigError("give --out FOLDER: where the run is kept")
+    if find_spec("optuna") is None:
+        raise ConfigError("topshelf auto needs Optuna: pip install 'topshelf[tune]'")
     from topshelf.auto import auto as find
     from topshelf.config import merged, overrides
 

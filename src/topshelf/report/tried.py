@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from topshelf import charts
-from topshelf.auto.budget import shown
 from topshelf.bench.tables import metric_name
 from topshelf.errors import CheckpointError
 from topshelf.files import read_json
@@ -61,7 +60,7 @@ def tried_section(page: Page, runs: Sequence[Shown]) -> None:
 
 def _search(page: Page, search: Search) -> None:
     page.paragraph(
-        f"topshelf auto had {shown(search.budget)} and took {shown(search.spent)}. Every candidate was tried once, the "
+        f"topshelf auto had {_time(search.budget)} and took {_time(search.spent)}. Every candidate was tried once, the "
         "better ones were tuned, and sums of the best were tried. All of it was chosen on the validation part."
     )
     for line in search.said:
@@ -74,6 +73,13 @@ def _search(page: Page, search: Search) -> None:
 
             drawing = plots.over_seconds(search.history, f"best {search.metric} so far")
             page.drawing(drawing, f"the best {search.metric} of a single candidate, over the seconds of the search")
+
+
+def _time(seconds: float) -> str:
+    """As topshelf auto says it, whose module needs Optuna; a page does not."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def _titled(metric: str) -> str:
