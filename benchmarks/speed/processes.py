@@ -107,6 +107,7 @@ def measured(layout: str, size: Row, n_steps: int) -> Row:
     rows: list[Row] = []
     for step, batch in zip(range(n_steps + 2), trainer.batches.epoch(stream(0, 0, 1)), strict=False):
         world.barrier()
+        clock.take()
         sent, began = world.sent, time.perf_counter()
         trainer._step(batch, 1, step)
         world.any(False, False)
@@ -186,8 +187,8 @@ def write_page(file: Path) -> None:
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
     size = content["size"]
     about = (
-        f"`{content['command']}`, {content['date']}: {size['users']:,} users, {size['items']:,} items, d = {size['dim']}, "
-        f"batches of {size['batch']} users, {content['cores']} cores."
+        f"`{content['command']}`, {content['date']}: {size['users']:,} users, {size['items']:,} items, "
+        f"d = {size['dim']}, batches of {size['batch']} users, {content['cores']} cores."
     )
     write_text(page, f"{before}{BEGIN}\n\n{about}\n\n{shown(content['rows'])}\n\n{END}{rest.split(END)[1]}")
 
