@@ -1,6 +1,6 @@
 """What several processes cost: bytes per step against the formula, and time per step with 1, 2 and 4 of them.
 
-    python -m benchmarks.speed.processes [--quick] [--rounds 3] [--steps 8] [--json FILE]
+    python -m benchmarks.speed.processes [--quick] [--rounds 3] [--steps 8] [--page] [--json FILE]
 
 SL@20 over the exact catalogue, MF with d = 64, batches of 2048 users, generated data. Every process has one thread,
 pinned to a core of its own as far as there are cores. One, two and four processes are started in turn, as often as
@@ -12,7 +12,8 @@ speed of a plain all-reduce of the same size:
     t(W) = rest + head / min(W, cores) * max(1, W / cores) + exchange(bytes, W)
 
 where more processes than cores take turns, and the rest is multiplied by W / cores too. The bytes that a process gives
-to the collective operations must be those of the formula, or the script ends with an error.
+to the collective operations must be those of the formula, or the script ends with an error. ``--page`` measures
+nothing: it writes the table of FILE into docs/scale-out.md.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT, Benchmark, Row, table
@@ -31,6 +33,7 @@ SIZE = {"users": 20_000, "items": 20_000, "per_user": 20, "dim": 64, "batch": 20
 QUICK = {"users": 2_000, "items": 1_000, "per_user": 10, "dim": 32, "batch": 512}
 LAYOUTS = {"all items": False, "sliced": True}
 WORLDS = (1, 2, 4)
+BEGIN, END = "<!-- measured: benchmarks/speed/processes.py --page -->", "<!-- end of speed -->"
 
 
 def predicted_bytes(layout: str, queries: int, positives: int, items: int, dim: int, k: int) -> int:
@@ -104,6 +107,7 @@ def measured(layout: str, size: Row, n_steps: int) -> Row:
     rows: list[Row] = []
     for step, batch in zip(range(n_steps + 2), trainer.batches.epoch(stream(0, 0, 1)), strict=False):
         world.barrier()
+        clock.take()
         sent, began = world.sent, time.perf_counter()
         trainer._step(batch, 1, step)
         world.any(False, False)
@@ -166,13 +170,40 @@ def predicted(alone: Row, row: Row, cores: int) -> float:
     return (alone["rest"] + alone["head"] / row["processes"]) * turns + row["plain"]
 
 
+def shown(rows: list[Row]) -> str:
+    lines = []
+    for row in rows:
+        parts = [f"{1000 * row[part]:.0f}" for part in ("head", "exchange", "rest", "total", "predicted")]
+        lines.append([row["layout"], row["processes"], f"{row['bytes'] / 1e6:.2f}", *parts])
+    heads = ("items", "processes", "MB per step", "head, ms", "exchange, ms", "rest, ms", "step, ms", "model, ms")
+    return table(heads, lines)
+
+
+def write_page(file: Path) -> None:
+    """The table of FILE in docs/scale-out.md."""
+    from topshelf.files import write_text
+
+    content, page = json.loads(file.read_text(encoding="utf-8")), ROOT / "docs" / "scale-out.md"
+    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
+    size = content["size"]
+    about = (
+        f"`{content['command']}`, {content['date']}: {size['users']:,} users, {size['items']:,} items, "
+        f"d = {size['dim']}, batches of {size['batch']} users, {content['cores']} cores."
+    )
+    write_text(page, f"{before}{BEGIN}\n\n{about}\n\n{shown(content['rows'])}\n\n{END}{rest.split(END)[1]}")
+
+
 def main() -> None:
     if "--worker" in sys.argv:
         layout, size, n_steps = sys.argv[2:]
         worker(layout, json.loads(size), int(n_steps))
     benchmark = Benchmark("benchmarks.speed.processes", __doc__, rounds=3, quick={"rounds": 1, "steps": 1})
     benchmark.parser.add_argument("--steps", type=int, default=8)
+    benchmark.parser.add_argument("--page", action="store_true", help="write the table of FILE into docs/scale-out.md")
     options = benchmark.parse()
+    if options.page:
+        write_page(options.json)
+        return
     size, cores = QUICK if options.quick else SIZE, len(os.sched_getaffinity(0))
     found: dict[tuple[str, int], Row] = {}
     for _ in range(options.rounds):
@@ -181,7 +212,7 @@ def main() -> None:
                 row = started(n, [layout, json.dumps(size), str(options.steps)])
                 older = found.get((layout, n))
                 found[layout, n] = row if older is None or row["total"] < older["total"] else older
-    rows, lines = [], []
+    rows = []
     for (layout, n), row in found.items():
         formula = 0
         if n > 1:
@@ -190,11 +221,7 @@ def main() -> None:
             raise SystemExit(f"{layout}, {n} processes: {row['bytes']} bytes per step, and the formula has {formula}")
         expected = predicted(found[layout, 1], row, cores)
         rows.append({"layout": layout, **row, "predicted": expected})
-        parts = [f"{1000 * row[part]:.0f}" for part in ("head", "exchange", "rest", "total")]
-        lines.append([layout, n, f"{row['bytes'] / 1e6:.2f}", *parts, f"{1000 * expected:.0f}"])
-    print(
-        table(("items", "processes", "MB per step", "head ms", "exchange ms", "rest ms", "step ms", "model ms"), lines)
-    )
+    print(shown(rows))
     benchmark.write(rows=rows, size=size, cores=cores)
 
 

@@ -31,7 +31,7 @@ def clicks(tmp_path_factory):
     return path
 
 
-def command(clicks, out, *more, epochs=400):
+def command(clicks, out, *more, epochs=150):
     settings = [f"train.epochs={epochs}", "train.batch_size=40", "train.patience=0", "train.checkpoint_seconds=0.05"]
     given = [*(part for one in settings for part in ("--set", one)), "--data", str(clicks), "--out", str(out)]
     return [sys.executable, "-m", "topshelf", "train", *given, "--k", "5", "--processes", "2", "--quiet", *more]
@@ -54,8 +54,8 @@ def workers(launcher):
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 @pytest.mark.parametrize("sharding", ["false", "true"])
 def test_killed_processes_change_nothing(clicks, tmp_path, sharding):
-    more = ("--set", f"train.shard_items={sharding}", "--timeout", "30", "--restarts", "100")
-    subprocess.run(command(clicks, tmp_path / "whole", *more), check=True, capture_output=True, timeout=300)
+    more = ("--set", f"train.shard_items={sharding}", "--timeout", "60", "--restarts", "100")
+    subprocess.run(command(clicks, tmp_path / "whole", *more), check=True, capture_output=True, timeout=900)
     chance, out, killed = random.Random(7), tmp_path / "killed", 0
     run = subprocess.Popen(command(clicks, out, *more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     checkpoint, last = out / "checkpoint.safetensors", time.monotonic()
@@ -67,10 +67,10 @@ def test_killed_processes_change_nothing(clicks, tmp_path, sharding):
             os.kill(chance.choice(found), signal.SIGKILL)
             killed, last = killed + 1, time.monotonic()
             wait_until_gone(run, found)
-    said = run.communicate(timeout=300)[0]
+    said = run.communicate(timeout=900)[0]
     assert run.returncode == 0, said
     assert killed >= KILLS // 4, "the run ended too early: give it more epochs"
-    assert time.monotonic() - last < 300
+    assert time.monotonic() - last < 900
     assert_same(result_of(tmp_path / "whole"), result_of(out))
 
 
@@ -118,17 +118,15 @@ def test_a_process_that_stands_still_ends_the_run_in_time(clicks, tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_stops_all_processes_and_the_run_goes_on(clicks, tmp_path):
     whole, out = tmp_path / "whole", tmp_path / "stopped"
-    subprocess.run(command(clicks, whole, epochs=150), check=True, capture_output=True, timeout=300)
-    run = subprocess.Popen(
-        command(clicks, out, epochs=150), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    subprocess.run(command(clicks, whole), check=True, capture_output=True, timeout=900)
+    run = subprocess.Popen(command(clicks, out), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_for_change(run, out / "checkpoint.safetensors")
     run.send_signal(signal.SIGINT)
     said = run.communicate(timeout=120)[0]
     assert run.returncode == 130, said
     assert "continue with: topshelf train --resume" in said
     more = [sys.executable, "-m", "topshelf", "train", "--resume", str(out), "--processes", "2", "--quiet"]
-    subprocess.run(more, check=True, capture_output=True, timeout=300)
+    subprocess.run(more, check=True, capture_output=True, timeout=900)
     assert_same(result_of(whole), result_of(out))
 
 

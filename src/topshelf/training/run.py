@@ -155,8 +155,8 @@ def fit(
     config = world.agreed(lambda: resolve(given, keep_auto=True))
     called, quiet = Callbacks(callbacks if world.is_main else ()), quiet or not world.is_main
     if out is not None:
-        if world.broadcast(n_restarts() > 0 and RunFolder(out).launch == launch_name() is not None):
-            return resume(out, quiet=quiet, callbacks=callbacks)  # torchrun started the processes again
+        if world.broadcast(_is_restarted(out)):
+            return resume(out, quiet=quiet, callbacks=callbacks)
         world.agreed(lambda: RunFolder(out).check_new() if world.is_main else None)
         _say_of_scripts(config)
     if dataset is None:
@@ -169,6 +169,11 @@ def fit(
         return _finish(phases, dataset, None, begun, is_new=True)
     with RunFolder.create(out, config, _saving(config, dataset, race)) as folder:
         return _finish(phases, dataset, folder, begun, is_new=True)
+
+
+def _is_restarted(out: str | Path) -> bool:
+    """Whether torchrun started the processes again, after they had begun the run in ``out``."""
+    return n_restarts() > 0 and launch_name() is not None and RunFolder(out).launch == launch_name()
 
 
 def check_start(config: BaseConfig | None, out: str | Path) -> None:
