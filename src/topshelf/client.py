@@ -29,6 +29,7 @@ from topshelf.answers import (
 )
 from topshelf.errors import ConfigError, TopshelfError
 
+_CHANGE = 3600.0  # seconds for a change of versions: building an index takes long
 _LONGEST_WAIT = 5.0  # seconds before a request is tried again, whatever the server says
 
 
@@ -114,7 +115,9 @@ class Client:
         return [VariantState(**one) for one in self.call("/model")["variants"]]
 
     def reload(self, run: str | None = None, *, variant: str = "a", share: float | None = None) -> Change:
-        return Change(**self.call("/admin/reload", {"variant": variant, **_given(run=run, share=share)}))
+        return Change(
+            **self.call("/admin/reload", {"variant": variant, **_given(run=run, share=share)}, is_repeatable=False)
+        )
 
     def rollback(self, variant: str = "a") -> Change:
         return Change(**self.call("/admin/rollback", {"variant": variant}, is_repeatable=False))
@@ -138,9 +141,17 @@ class Client:
         What is not repeatable is sent once on a new connection: a lost answer may be that of a done change.
         """
         method, content = ("GET", b"") if body is None else ("POST", json.dumps(body).encode())
-        left = self._retries
         if not is_repeatable:
             self._connection().close()
+            self._connection().timeout = _CHANGE
+        try:
+            return self._answered(method, path, content, self._retries, is_repeatable)
+        finally:
+            if not is_repeatable:
+                self._connection().close()
+                self._connection().timeout = self._timeout
+
+    def _answered(self, method: str, path: str, content: bytes, left: int, is_repeatable: bool) -> Any:
         while True:
             was_used = self._connection().sock is not None
             try:

@@ -28,6 +28,7 @@ def completion(*words):
 
 
 COMMANDS = ["train", "evaluate", "recommend", "blend", "losses", "models", "demo", "diagnose", "tune", "report"]
+COMMANDS += ["serve", "serve-key", "serve-events"]
 COMMANDS += ["data", "data list", "data get", "data show", "data prepare"]
 CASES = {
     "--version": (["--version"], {}),

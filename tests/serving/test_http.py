@@ -43,6 +43,13 @@ def ask(client, method, path, body=b"", **headers):
     return found
 
 
+def wait_for(condition):
+    """Until it holds: a line is logged after its answer, and threads take their time."""
+    until = time.monotonic() + 10
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 def refused(client, path, body, **headers):
     status, _, content = ask(client, "POST", path, body, **headers)
     return status, json.loads(content)["error"]
@@ -325,9 +332,7 @@ def test_a_full_queue_is_503_with_retry_after_at_once_and_passes(serve, monkeypa
     slow = Slow(client.server, monkeypatch)
     threads, results = in_threads(12, lambda at: ask(client, "POST", "/recommend", {"user": f"u{at}"}))
     slow.entered.wait(10)
-    until = time.monotonic() + 10
-    while sum(one is not None for one in results) < 9 and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_for(lambda: sum(one is not None for one in results) >= 9)
     early = [one for one in results if one is not None]
     assert [status for status, _, _ in early] == [503] * 9  # three wait, and the others know at once
     assert all(headers["retry-after"] == "1" for _, headers, _ in early)
@@ -344,9 +349,7 @@ def test_too_many_requests_at_once_are_503(serve, monkeypatch):
     client = serve(limits={"in_flight": 2})
     slow = Slow(client.server, monkeypatch)
     threads, results = in_threads(2, lambda at: ask(client, "POST", "/recommend", {"user": f"u{at}"}))
-    until = time.monotonic() + 10
-    while client.server.service.lists.waiting < 2 and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_for(lambda: client.server.service.lists.waiting >= 2)
     assert ask(client, "POST", "/recommend", {})[0] == 503
     assert ask(client, "GET", "/health/live")[0] == 200
     slow.free.set()
@@ -363,15 +366,18 @@ def test_an_answer_that_takes_too_long_is_503(serve, monkeypatch):
     assert ask(client, "POST", "/recommend", {"user": "u1"})[0] == 200
 
 
-def test_a_failure_inside_is_500_with_an_id_and_without_details(serve, monkeypatch, caplog):
+@pytest.mark.parametrize("path", ["/recommend", "/history"])
+def test_a_failure_inside_is_500_with_an_id_and_without_details(serve, monkeypatch, caplog, path):
     client = serve()
 
     def failing(_asked):
         raise RuntimeError("secret of u1")
 
     monkeypatch.setattr(client.server.service.lists, "_work", failing)
+    monkeypatch.setattr(client.server.service.others, "_work", failing)
     with caplog.at_level(logging.ERROR, "topshelf.serving"):
-        status, headers, content = ask(client, "POST", "/recommend", {"user": "u1"})
+        status, headers, content = ask(client, "POST", path, {"user": "u1"})
+        wait_for(lambda: caplog.records)
     assert status == 500
     assert json.loads(content) == {
         "error": "the server failed; its log has the request id", "request": headers["x-request-id"],
@@ -392,9 +398,7 @@ def test_no_personal_data_is_logged(serve, tmp_path, caplog):
         client.history("u11")
         ask(client, "GET", "/anna@example.org?user=u11")
         ask(client, "POST", "/recommend", {"user": "anna@example.org", "k": 0})
-        until = time.monotonic() + 10
-        while len(caplog.records) < 5 and time.monotonic() < until:  # a line is written after its answer
-            time.sleep(0.01)
+        wait_for(lambda: len(caplog.records) >= 5)
     lines = [JsonLines().format(record) for record in caplog.records if record.name == "topshelf.serving"]
     requests = [json.loads(line) for line in lines if '"request"' in line]
     assert [one["status"] for one in requests] == [200, 200, 200, 404, 422]
@@ -447,9 +451,7 @@ def test_requests_in_hand_are_finished_when_the_server_stops(runs, monkeypatch):
         client.server = server
         slow = Slow(server, monkeypatch)
         threads, results = in_threads(3, lambda at: ask(client, "POST", "/recommend", {"user": f"u{at}"}))
-        until = time.monotonic() + 10
-        while server.service.lists.waiting < 3 and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_for(lambda: server.service.lists.waiting >= 3)
         server.should_exit = True
         time.sleep(0.3)
         slow.free.set()
@@ -487,13 +489,8 @@ def test_the_client_tries_again_when_the_server_was_too_busy(serve, monkeypatch)
 
 
 def guard_of(server):
-    """The middleware that the first request has built."""
-    with Client(server.url) as client:
-        assert client.is_ready()
-    app = server.config.app.middleware_stack
-    while not isinstance(app, Guard):
-        app = app.app
-    return app
+    assert isinstance(server.config.app, Guard)
+    return server.config.app
 
 
 def test_the_client_opens_a_connection_again_that_the_server_has_closed(serve):

@@ -16,9 +16,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
-from topshelf.serving.engine import Engine
-from topshelf.serving.guard import METRICS, REQUEST_ID, Guard
+from topshelf.errors import TopshelfError
+from topshelf.serving.guard import FAILED, METRICS, REQUEST_ID, App, Guard
 from topshelf.serving.keys import KeyRing
+from topshelf.serving.refusals import status_of
 from topshelf.serving.routes import ROUTES, Route, lists, sent
 from topshelf.serving.service import Service
 
@@ -42,12 +43,28 @@ class Problem:
     """Id of the request, which the log has too."""
 
 
-def create_app(engine: Engine) -> FastAPI:
-    """The application around an engine, which it closes when it ends."""
-    settings = engine.settings
-    keys = None if settings.keys is None else KeyRing(settings.keys, settings.limits.rate)  # a missing file fails here
-    service = Service(engine)
+def create_app(service: Service) -> App:
+    """The application around a service, which it closes when it ends. The guard is around all of it."""
+    app, settings = _routed(service), service.settings
+    roles: dict[str, str | None] = {route.path: route.role for route in ROUTES} | {OPENAPI: "read"}
+    if settings.open_metrics:
+        roles[METRICS] = None
+    guard: App = Guard(
+        app,
+        settings=settings,
+        observed=service.observed,
+        keys=None if settings.keys is None else KeyRing(settings.keys, settings.limits.rate),
+        roles=roles,
+        is_full=service.is_full,
+        direct={"/recommend": partial(lists, service)},
+    )
+    if not settings.cors_origins:
+        return guard
+    origins, names = list(settings.cors_origins), ["authorization", "content-type", "x-api-key", "x-request-id"]
+    return CORSMiddleware(guard, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=names)
 
+
+def _routed(service: Service) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
@@ -59,16 +76,8 @@ def create_app(engine: Engine) -> FastAPI:
         _add(app, route)
     app.add_route(OPENAPI, lambda request: sent(request.app.openapi()), methods=["GET"], include_in_schema=False)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
-    app.add_exception_handler(HTTPException, _failed)
-    roles: dict[str, str | None] = {route.path: route.role for route in ROUTES} | {OPENAPI: "read"}
-    if settings.open_metrics:
-        roles[METRICS] = None
-    guard: dict[str, Any] = {"settings": settings, "observed": service.observed, "keys": keys, "roles": roles}
-    app.add_middleware(Guard, **guard, is_full=service.is_full, direct={"/recommend": partial(lists, service)})
-    if settings.cors_origins:
-        origins = list(settings.cors_origins)
-        names = ["authorization", "content-type", "x-api-key", "x-request-id"]
-        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=names)
+    for kind in (TopshelfError, HTTPException, Exception):
+        app.add_exception_handler(kind, _failed)
     return app
 
 
@@ -119,8 +128,13 @@ def _described(app: FastAPI) -> dict[str, Any]:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """What the router refuses, in the form of the guard's answers."""
-    assert isinstance(error, HTTPException)
-    answer = sent({"error": str(error.detail), "request": request.scope.get(REQUEST_ID, "")}, error.status_code)
-    answer.headers.update(error.headers or {})
+    """Errors in the form of the guard's answers."""
+    status, text, headers = 500, FAILED, {}
+    if isinstance(error, HTTPException):
+        status, text, headers = error.status_code, str(error.detail), dict(error.headers or {})
+    elif isinstance(error, TopshelfError):
+        status, text = status_of(error), str(error)
+        headers = {"retry-after": "1"} if status == 503 else {}
+    answer = sent({"error": text, "request": request.scope.get(REQUEST_ID, "")}, status)
+    answer.headers.update(headers)
     return answer

@@ -74,7 +74,8 @@ def make_server(engine: Engine) -> Server:
     """A server for an engine, by the engine's settings."""
     settings = engine.settings
     check_bind(settings)
-    app = create_app(engine)
+    service = Service(engine)
+    app = create_app(service)
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -89,7 +90,7 @@ def make_server(engine: Engine) -> Server:
         timeout_keep_alive=_KEEP,
         backlog=2048,
     )
-    return Server(config, app.state.service)
+    return Server(config, service)
 
 
 def serve(settings: ServeSettings) -> None:

@@ -26,7 +26,7 @@ class VariantSettings(Settings):
 
 
 class BatchSettings(Settings):
-    size: int = Field(64, ge=1, le=4096)
+    size: int = Field(128, ge=1, le=4096)
     """Most queries that are scored together; 1 turns batching off."""
     wait_ms: float = Field(0, ge=0, le=1000)
     """How long a batch waits for more queries. 0: it takes what has come while the last one was scored."""

@@ -118,6 +118,8 @@ class Versions:
             if old is None and (run is None or share is None):
                 names = ", ".join(one.name for one in self.current.variants)
                 raise ConfigError(f"variant must be one of {names}, or new with a run and a share; got {variant!r}")
+            if old is not None and share is not None:
+                raise ConfigError("share is for a new variant; change the shares of served ones with their own call")
             path = old.run.path if run is None and old is not None else self._path(str(run))
             loaded = open_run(path, self.settings)
             new = Variant(variant, 0, loaded) if old is None else replace(old, run=loaded, previous=old.run)
@@ -126,8 +128,6 @@ class Versions:
             if old is None:
                 assert share is not None
                 deployment = _shared(deployment, _with_share(deployment, variant, share))
-            elif share is not None:
-                raise ConfigError("share is for a new variant; change the shares of served ones with their own call")
             self.current = deployment  # one assignment: a request sees the old or the new one
             del old, new
             gc.collect()
