@@ -1,7 +1,7 @@
 """How a trained model is updated: epochs, learning rate, the optimizer's moments, and where new rows start.
 
-    python -m benchmarks.studies.update_rule --json benchmarks/results/update_rule.json [--data NAME ...] [--seeds 0]
-        [--quick]
+    python -m benchmarks.studies.update_rule --json benchmarks/results/update_rule.json [--data NAME ...]
+        [--models NAME ...] [--seeds 0] [--quick]
 
 The steps and the measure of ``benchmarks.quality.update``, weekly: NDCG@20 of one update after another against a full
 refit after every step. The rule of ``topshelf update`` is a twelfth of the epochs at the full learning rate, an
@@ -140,10 +140,12 @@ def main() -> None:
     bench = Benchmark(
         "benchmarks.studies.update_rule", __doc__, data=DATA, known=DATA, seeds=range(1), quick={"data": DATA[:1]}
     )
+    bench.parser.add_argument("--models", nargs="+", default=list(STUDIED), metavar="NAME")
     options = bench.parse()
+    bench.check("--models", options.models, list(MODELS))
     rows = bench.held()
     for name in options.data:
-        for label in STUDIED:
+        for label in options.models:
             for seed in options.seeds:
                 if not any((row["data"], row["model"], row["seed"]) == (name, label, seed) for row in rows):
                     rows += measured(name, label, seed, options.quick)

@@ -71,13 +71,15 @@ class History(Model):
     @torch.no_grad()
     def place_new(self, n_queries: int, n_items: int, context: Context) -> None:  # noqa: ARG002  users have no rows
         """New items among the users who have them, by what those have of the known items."""
-        lists = context.histories
+        all_lists = context.histories
+        lists = all_lists.select(all_lists.owner()[all_lists.indices >= n_items].unique())
         known = lists.where(lists.indices < n_items)
         sums = self.history_vectors.new_zeros(len(lists), self.history_vectors.size(1))
         sums.index_add_(0, known.owner(), self.history_vectors[known.indices])
-        users = F.normalize(sums, dim=1)[lists.owner()]
+        is_new = lists.indices >= n_items
+        users = F.normalize(sums, dim=1)[lists.owner()[is_new]]
         for rows in (self.item_vectors, self.history_vectors):
-            place_rows(rows, n_items, lists.indices, users)
+            place_rows(rows, n_items, lists.indices[is_new], users)
 
     def _summed(self, histories: Ragged) -> Tensor:
         shares = histories.counts.clamp(min=1).to(self.history_vectors.dtype).rsqrt()

@@ -46,7 +46,7 @@ def for_score(score: Score, table: Tensor) -> Tensor:
 
 @torch.no_grad()
 def place_rows(rows: Tensor, n_known: int, index: Tensor, vectors: Tensor) -> None:
-    """Set the rows after the first ``n_known`` to the direction of the sum of their vectors, at the mean length of those.
+    """Set the rows after the first ``n_known`` to the direction of the sum of their vectors, at those' mean length.
 
     Shapes: rows (N, d); index (P,), the row that each of vectors (P, d) belongs to. Rows without any stay as they are.
     """
@@ -70,7 +70,8 @@ class TableModel(Model):
     def place_new(self, n_queries: int, n_items: int, context: Context) -> None:
         """New items among the known users who have them, then new users among their items."""
         lists, owner = context.histories, context.histories.owner()
-        is_known = owner < n_queries
-        users = F.normalize(self.query_vectors, dim=1)
-        place_rows(self.item_vectors, n_items, lists.indices[is_known], users[owner[is_known]])
-        place_rows(self.query_vectors, n_queries, owner, F.normalize(self.item_vectors, dim=1)[lists.indices])
+        is_new, is_known = lists.indices >= n_items, owner < n_queries
+        users = F.normalize(self.query_vectors[owner[is_new & is_known]], dim=1)
+        place_rows(self.item_vectors, n_items, lists.indices[is_new & is_known], users)
+        items = F.normalize(self.item_vectors[lists.indices[~is_known]], dim=1)
+        place_rows(self.query_vectors, n_queries, owner[~is_known], items)
