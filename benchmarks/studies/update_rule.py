@@ -5,10 +5,10 @@
 
 The steps and the measure of ``benchmarks.quality.update``, weekly: NDCG@20 of one update after another against a full
 refit after every step. The first row is a twelfth of the epochs, rounded down, at the full learning rate, an optimizer
-without a past and random new rows; every other row changes one of these. What ``topshelf update`` does was chosen by it:
-the first row with the last one, and epochs rounded up. "means": a new row starts as the
-mean of the unit vectors of its users, or items, at the mean length of the others (MF); for ``history``, as that of the
-vectors of its users. Rows that the file has are not made again. ``--quick`` takes a few generated users.
+without a past and random new rows; every other row changes one of these. What ``topshelf update`` does was chosen by
+it: the first row with the last one, and epochs rounded up. "means": a new row starts as the mean of the unit vectors of
+its users, or items, at the mean length of the others (MF); for ``history``, as that of the vectors of its users.
+Rows that the file has are not made again. ``--quick`` takes a few generated users.
 """
 
 from __future__ import annotations
