@@ -18,6 +18,8 @@ from topshelf.data.drift import WEEK, drifting
 from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfWarning
 from topshelf.files import read_sealed, write_sealed
 from topshelf.models import MODELS
+from topshelf.queries import Context
+from topshelf.ragged import Ragged
 from topshelf.training.folder import RunFolder
 from topshelf.versions import learning, next_name, update
 from topshelf.versions.learning import keep_queries, keep_rows
@@ -204,6 +206,31 @@ def test_rows_of_tables_keep_their_places_and_others_are_new():
     keep_queries(large, fewer, torch.tensor([0, 2, 7]))
     assert_close(fewer.query_vectors, large.query_vectors[[0, 2, 7]])
     assert_close(fewer.item_vectors, large.item_vectors)
+
+
+def test_new_rows_start_among_what_they_met():
+    lists = Ragged(torch.tensor([0, 2, 3, 5, 5]), torch.tensor([0, 2, 2, 1, 2]))  # user 2 and item 2 are new
+    model = MODELS["mf"](4, 3, dim=4)
+    old = {name: value.clone() for name, value in model.state_dict().items()}
+    model.place_new(2, 2, Context(lists, 3))
+    assert_close(model.query_vectors[[0, 1, 3]], old["query_vectors"][[0, 1, 3]])  # user 3 has met nothing
+    assert_close(model.item_vectors[:2], old["item_vectors"][:2])
+    met = torch.nn.functional.normalize(old["query_vectors"][:2], dim=1).sum(0)
+    assert torch.cosine_similarity(model.item_vectors[2], met, dim=0) > 0.9999
+    assert_close(model.item_vectors[2].norm(), old["item_vectors"][:2].norm(dim=1).mean())
+    items = torch.nn.functional.normalize(model.item_vectors.detach(), dim=1)
+    assert torch.cosine_similarity(model.query_vectors[2], items[1] + items[2], dim=0) > 0.9999
+
+
+def test_new_items_of_a_history_model_start_among_their_users():
+    lists = Ragged(torch.tensor([0, 3, 4]), torch.tensor([0, 1, 2, 2]))  # item 2 is new, and all that user 1 has
+    model = MODELS["history"](2, 3, dim=4)
+    old = {name: value.clone() for name, value in model.state_dict().items()}
+    model.place_new(1, 2, Context(lists, 3))
+    met = old["history_vectors"][:2].sum(0)
+    for name, rows in model.state_dict().items():
+        assert_close(rows[:2], old[name][:2])
+        assert torch.cosine_similarity(rows[2], met, dim=0) > 0.9999
 
 
 def test_a_learning_rate_that_has_decayed_is_not_raised_again(monkeypatch):

@@ -53,6 +53,12 @@ class Trainable(Recorded, nn.Module):
         """
         self.fit(context)
 
+    def place_new(self, n_queries: int, n_items: int, context: Any) -> None:
+        """Trained models only: start the rows after the first ``n_queries`` and ``n_items`` from the data.
+
+        The rows before them are trained. By default, the others keep their initial values.
+        """
+
     def derived(self) -> dict[str, float]:
         """Settings that were not given and that the last fit derived from the data, by name."""
         return {}

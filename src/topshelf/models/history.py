@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.errors import at_least, at_most, one_of
 from topshelf.models.base import Model
 from topshelf.models.graph import sums_over
-from topshelf.models.tables import Init, Score, for_score, new_tables
+from topshelf.models.tables import Init, Score, for_score, new_tables, place_rows
 from topshelf.queries import Batch, Context, Encoded, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.registry import SearchSpace
@@ -67,6 +68,19 @@ class History(Model):
     def encode_batch(self, batch: Batch) -> Encoded:
         histories = self.histories_of(batch.queries)
         return Encoded(self._summed(thinned_at_random(histories, self.drop)), self.encode_items())
+
+    @torch.no_grad()
+    def place_new(self, n_queries: int, n_items: int, context: Context) -> None:  # noqa: ARG002  users have no rows
+        """New items among the users who have them, by what those have of the known items."""
+        all_lists = context.histories
+        lists = all_lists.select(all_lists.owner()[all_lists.indices >= n_items].unique())
+        known = lists.where(lists.indices < n_items)
+        sums = self.history_vectors.new_zeros(len(lists), self.history_vectors.size(1))
+        sums.index_add_(0, known.owner(), self.history_vectors[known.indices])
+        is_new = lists.indices >= n_items
+        users = F.normalize(sums, dim=1)[lists.owner()[is_new]]
+        for rows in (self.item_vectors, self.history_vectors):
+            place_rows(rows, n_items, lists.indices[is_new], users)
 
     def _summed(self, histories: Ragged) -> Tensor:
         shares = histories.counts.clamp(min=1).to(self.history_vectors.dtype).rsqrt()

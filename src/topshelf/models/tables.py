@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from topshelf.errors import ConfigError, at_least, one_of
 from topshelf.models.base import Model
 from topshelf.models.unit import unit_rows
+from topshelf.queries import Context
 
 Score = Literal["cosine", "dot"]
 Init = Literal["xavier", "normal"]
@@ -42,6 +44,17 @@ def for_score(score: Score, table: Tensor) -> Tensor:
     return table if score == "dot" else unit_rows(table)
 
 
+@torch.no_grad()
+def place_rows(rows: Tensor, n_known: int, index: Tensor, vectors: Tensor) -> None:
+    """Set the rows after the first ``n_known`` to the direction of the sum of their vectors, at those' mean length.
+
+    Shapes: rows (N, d); index (P,), the row that each of vectors (P, d) belongs to. Rows without any stay as they are.
+    """
+    sums = torch.zeros_like(rows).index_add_(0, index, vectors)
+    is_placed = (torch.arange(len(rows), device=rows.device) >= n_known) & (sums.norm(dim=1) > 0)
+    rows[is_placed] = F.normalize(sums[is_placed], dim=1) * rows[:n_known].norm(dim=1).mean()
+
+
 class TableModel(Model):
     """Base of the models that learn a vector per query and one per item."""
 
@@ -52,3 +65,13 @@ class TableModel(Model):
 
     def encode_items(self) -> Tensor:
         return for_score(self.score, self.item_vectors)
+
+    @torch.no_grad()
+    def place_new(self, n_queries: int, n_items: int, context: Context) -> None:
+        """New items among the known users who have them, then new users among their items."""
+        lists, owner = context.histories, context.histories.owner()
+        is_new, is_known = lists.indices >= n_items, owner < n_queries
+        users = F.normalize(self.query_vectors[owner[is_new & is_known]], dim=1)
+        place_rows(self.item_vectors, n_items, lists.indices[is_new & is_known], users)
+        items = F.normalize(self.item_vectors[lists.indices[~is_known]], dim=1)
+        place_rows(self.query_vectors, n_queries, owner[~is_known], items)

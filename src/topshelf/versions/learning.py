@@ -22,19 +22,20 @@ def continued(config: Any, old: Model, task: InteractionsTask, best_epoch: int, 
     """The model of ``config`` for all data of the task, from an old one of some of them.
 
     The old queries and items are the first ones of the task. A closed-form model is fitted, from the old one where
-    that is quicker. A trained one starts with the old vectors, and the seed's initial values for new rows; thresholds
-    are set before they are used; then all interactions are trained on for ``best_epoch`` / ``EPOCHS_PER_EPOCH`` epochs,
-    at least one, by an optimizer without a past and at the learning rate of the best epoch.
+    that is quicker. A trained one starts with the old vectors, and new rows among what they met; thresholds are set
+    before they are used; then all interactions are trained on for ``best_epoch`` / ``EPOCHS_PER_EPOCH`` epochs, rounded
+    up, by an optimizer without a past and at the learning rate of the best epoch.
     """
     model: Model = task.model(config)
     if model.is_closed_form:
         model.fit_from(old, task.context("all"))
         return model
     keep_rows(old, model)
+    model.place_new(old.n_queries, old.n_items, task.context("all"))
     rate = _rate(config.train, best_epoch)
     # Thresholds are those of every epoch: the few epochs of an update may have none that is divisible by more.
     often = config.model_copy(update={"threshold": config.threshold.model_copy(update={"every": 1})})
-    epochs = max(1, best_epoch // EPOCHS_PER_EPOCH)
+    epochs = max(1, -(-best_epoch // EPOCHS_PER_EPOCH))
     trainer = _trainer(often, model, task, "all", epochs=epochs, learning_rate=rate, decay_every=None)
     for hook in trainer.objective.hooks:
         if isinstance(hook, ThresholdHook) and hook.estimator.updates == "steps":
