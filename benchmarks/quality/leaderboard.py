@@ -28,7 +28,7 @@ TRAIN = {"epochs": 40, "patience": 2, "validate_every": 4, "learning_rate": 0.1,
 PARTS: dict[str, Row] = {
     "sparse EASE": {"model": {"name": "sparse_ease", "l2": 50.0, "neighbours": 200}},
     "item-kNN": {"model": {"name": "itemknn"}},
-    "iALS": {"model": {"name": "ials", "dim": 256}},
+    "iALS": {"model": {"name": "ials", "dim": 128, "iterations": 8}},
     "MF, softmax": {
         "model": {"name": "mf", "dim": 128}, "loss": {"name": "softmax", "tau": 0.08}, "train": TRAIN,
     },

@@ -121,6 +121,15 @@ def test_the_candidates_are_those_of_the_issue_and_the_long_ones_are_known_befor
     assert expected_seconds(Candidate("x", "mf", "softmax"), dataset.split) is None
 
 
+def test_a_model_with_another_loss_joins_a_blend_last():
+    entrants = [
+        *(Candidate("a", "mf", "softmax"), Candidate("b", "mf", "slatk"), Candidate("c", "history", "softmax")),
+        *(Candidate("d", "history", "slatk"), Candidate("e", "slim"), Candidate("f", "ials"), Candidate("g", "slim")),
+    ]
+    ranked = [Runner(one, None, 1.0 - place / 10, 1.0) for place, one in enumerate(entrants)]
+    assert "".join(one.candidate.name for one in race.blend_order(ranked)) == "acefbdg"
+
+
 def test_the_time_for_the_result_is_that_of_the_parts_that_will_be_blended(dataset, tmp_path):
     scores = {"slim": 0.5, "ease": 0.49, "itemknn": 0.48, "rp3beta": 0.47, "mf": 0.3}
     running = Race([], dataset, configured, tmp_path, Clock(1000), lambda line: None)

@@ -59,12 +59,17 @@ class Runner:
 
 
 def blend_order(ranked: Sequence[Runner]) -> list[Runner]:
-    """The order in which runners join a blend: the best, the best of every other family, then the next best."""
+    """The order in which runners join a blend: the best, the best of every other family, then the next best.
+
+    A model that is there with another loss comes last: the two make the same mistakes.
+    """
     useful = [one for one in ranked if one.candidate.model != "popularity"] or list(ranked[:1])
     families: dict[str, Runner] = {}
     for runner in useful:
         families.setdefault(runner.candidate.family, runner)
-    return [*families.values(), *(one for one in useful if one not in families.values())]
+    models = {runner.candidate.model: runner for runner in reversed([*families.values(), *useful])}
+    first = [one for one in useful if one in models.values() and one not in families.values()]
+    return [*families.values(), *first, *(one for one in useful if one not in models.values())]
 
 
 class Race:
