@@ -13,6 +13,7 @@ part is measured. ``--quick`` takes item-kNN and sparse EASE.
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,8 @@ def main() -> None:
     if options.valid:
         return
     rows = tested(fits, choice, options.work)
-    bench.write(rows=rows, parts=choice["parts"], published=PUBLISHED)
+    command = bench.command.replace(shlex.quote(str(options.work)), "FOLDER")
+    bench.write(rows=rows, parts=choice["parts"], published=PUBLISHED, command=command)
     print(table(rows))
 
 
