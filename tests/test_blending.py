@@ -157,6 +157,24 @@ def test_only_gains_above_their_error_count(gains, expected):
     assert clearly_best(torch.tensor(gains, dtype=torch.float64), 0) == expected
 
 
+def test_a_sum_may_end_before_a_run_that_does_not_help(monkeypatch):
+    search = blending.WeightSearch([fitted(name) for name in ("ease", "mf", "popularity")])
+    alone, two, three = 0.5, 0.6, 0.55  # of the best, with a second, with a third
+    scores = {0: torch.full((len(blending.GRID), 4), two), 1: torch.full((len(blending.GRID), 4), three)}
+    calls = []
+
+    def ndcg(weights, part, candidates):
+        if len(candidates) == 1:
+            return torch.full((1, 4), alone - part / 100)
+        calls.append(part)
+        return scores[len(calls) - 1]
+
+    monkeypatch.setattr(search, "_ndcg", ndcg)
+    assert search.weights(any_number=True) == ([1.0, 1.0, 0.0], pytest.approx(two))
+    calls.clear()
+    assert search.weights() == ([1.0, 1.0, 1.0], pytest.approx(three))
+
+
 def test_users_with_nothing_in_validation_do_not_count():
     split = data().split
     some = split.valid.to_frame().filter(pl.col("user") < USERS // 2)

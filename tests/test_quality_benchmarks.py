@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.harness import MOVIELENS, RESULTS, ROOT
 from benchmarks.quality import auto, leaderboard
+from benchmarks.studies import sparse_ease
 from topshelf.blending import blend
 from topshelf.config import assemble
 from topshelf.data import Dataset, generate, make_split
@@ -59,7 +60,9 @@ def test_weights_are_those_of_a_blend_and_the_test_part_is_measured_with_refitte
     assert leaderboard.tested(fits, choice, tmp_path) == rows  # read from their folders
 
 
-@pytest.mark.parametrize(("name", "page"), [("auto", "docs/auto.md"), ("leaderboard", "docs/models/measured.md")])
-def test_the_pages_have_the_committed_results(name, page):
-    rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
-    assert {"auto": auto, "leaderboard": leaderboard}[name].table(rows) in (ROOT / page).read_text()
+@pytest.mark.parametrize(
+    ("command", "page"), [(auto, "auto.md"), (leaderboard, "models/measured.md"), (sparse_ease, "models/measured.md")]
+)
+def test_the_pages_have_the_committed_results(command, page):
+    rows = json.loads((RESULTS / f"{command.__name__.rpartition('.')[2]}.json").read_text())["rows"]
+    assert command.table(rows) in (ROOT / "docs" / page).read_text()

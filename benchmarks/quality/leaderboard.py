@@ -3,7 +3,7 @@
     python -m benchmarks.quality.leaderboard --json benchmarks/results/leaderboard.json --work FOLDER [--parts NAME ...]
 
 The split has no validation part: a tenth of train is held out. Every part is fitted on the rest; the weights of their
-sum are chosen on what was held out, as `topshelf blend` does. The parts with a weight are fitted again on all of train,
+sum are chosen on what was held out, as `topshelf auto` does. The parts with a weight are fitted again on all of train,
 with the same settings and number of epochs. The test part is measured once for the sum, and once for the part that
 validation puts first. PUBLISHED is the best row of the public leaderboard and our own row before there was a blend.
 Finished fits are kept in ``--work``: the same command goes on where it was stopped. ``--valid`` stops before the test
@@ -13,6 +13,7 @@ part is measured. ``--quick`` takes item-kNN and sparse EASE.
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,16 @@ TRAIN = {"epochs": 40, "patience": 2, "validate_every": 4, "learning_rate": 0.1,
 PARTS: dict[str, Row] = {
     "sparse EASE": {"model": {"name": "sparse_ease", "l2": 50.0, "neighbours": 200}},
     "item-kNN": {"model": {"name": "itemknn"}},
-    "iALS": {"model": {"name": "ials", "dim": 256}},
+    "iALS": {"model": {"name": "ials", "dim": 128, "iterations": 8}},
     "MF, softmax": {
-        "model": {"name": "mf", "dim": 128}, "loss": {"name": "softmax", "tau": 0.08}, "train": TRAIN,
+        "model": {"name": "mf", "dim": 256}, "loss": {"name": "softmax", "tau": 0.08}, "train": TRAIN,
     },
     "MF, SL@20": {
         "model": {"name": "mf", "dim": 64}, "loss": {"name": "slatk", "tau": 0.1, "tau_weight": 1.0},
         "threshold": {"every": 5}, "train": TRAIN,
     },
 }  # fmt: skip
-DEFAULT, QUICK = ("sparse EASE", "iALS", "MF, softmax"), ("item-kNN", "sparse EASE")
+DEFAULT, QUICK = ("sparse EASE", "MF, softmax", "MF, SL@20"), ("item-kNN", "sparse EASE")
 
 
 def source() -> str:
@@ -77,7 +78,7 @@ def chosen(fits: dict[str, Fitted]) -> Row:
     """Every part's own score on what was held out, and the weights of the sum with its score."""
     search = WeightSearch(list(fits.values()))
     own = [search.valid_score([float(one == part) for one in fits]) for part in fits]
-    weights, score = search.weights() if len(fits) > 1 else ([1.0], own[0])
+    weights, score = search.weights(any_number=True) if len(fits) > 1 else ([1.0], own[0])
     rows = [
         {"part": part, "valid": valid, "weight": weight, "seconds": round(fitted.seconds, 1), "config": PARTS[part]}
         for (part, fitted), valid, weight in zip(fits.items(), own, weights, strict=True)
@@ -132,7 +133,8 @@ def main() -> None:
     if options.valid:
         return
     rows = tested(fits, choice, options.work)
-    bench.write(rows=rows, parts=choice["parts"], published=PUBLISHED)
+    command = bench.command.replace(shlex.quote(str(options.work)), "FOLDER")
+    bench.write(rows=rows, parts=choice["parts"], published=PUBLISHED, command=command)
     print(table(rows))
 
 

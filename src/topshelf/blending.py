@@ -98,18 +98,22 @@ class WeightSearch:
         self.users = (self.valid.counts > 0).nonzero().squeeze(1)
         self.scales = [spread(queries, items) for queries, items in self.encoded]
 
-    def weights(self) -> tuple[list[float], float]:
-        """Weights and their NDCG@K: those of the best run alone if no sum is better."""
+    def weights(self, *, any_number: bool = False) -> tuple[list[float], float]:
+        """Weights and their NDCG@K: those of the best run alone if no sum is better.
+
+        With ``any_number``, the sum may also end before a run that does not help.
+        """
         chosen = [0.0] * len(self.encoded)
         alone = [float(self._ndcg(chosen, part, (1.0,)).mean()) for part in range(len(chosen))]
         first, *others = sorted(range(len(chosen)), key=lambda part: -alone[part])  # equal ones in the given order
         chosen[first] = 1.0
-        only_first = list(chosen)
+        sums = [(list(chosen), alone[first])]
         for part in others:
             scores = self._ndcg(chosen, part, GRID)
             at = clearly_best(scores, GRID.index(1.0))
-            chosen[part], score = GRID[at], float(scores[at].mean())
-        return (chosen, score) if score > alone[first] else (only_first, alone[first])
+            chosen[part] = GRID[at]
+            sums.append((list(chosen), float(scores[at].mean())))
+        return max(sums if any_number else (sums[0], sums[-1]), key=lambda some: some[1])  # of equal ones the first
 
     def valid_score(self, weights: Sequence[float]) -> float:
         return float(self._ndcg([*weights[:-1], 0.0], len(weights) - 1, weights[-1:]).mean())

@@ -108,6 +108,9 @@ def test_parts_are_of_several_families_as_far_as_the_time_goes(dataset):
     names = [one.candidate.model for one in parts(ranked, Clock(1000), is_hurried=False)]
     assert names == ["mf", "ease", "history", "ials"]
     assert [one.candidate.model for one in parts(ranked, Clock(1000), is_hurried=True)] == ["mf"]
+    ranked.insert(0, ranked.pop())  # popularity is in a blend only where nothing is better
+    assert parts(ranked, Clock(1000), is_hurried=True)[0].candidate.model == "popularity"
+    ranked.append(ranked.pop(0))
     assert [one.candidate.model for one in parts(ranked, Clock(7.5), is_hurried=False)] == ["mf", "ease"]
 
 
@@ -119,6 +122,15 @@ def test_the_candidates_are_those_of_the_issue_and_the_long_ones_are_known_befor
     }
     assert expected_seconds(Candidate("x", "ease"), dataset.split) < 1
     assert expected_seconds(Candidate("x", "mf", "softmax"), dataset.split) is None
+
+
+def test_a_model_with_another_loss_joins_a_blend_last():
+    entrants = [
+        *(Candidate("a", "mf", "softmax"), Candidate("b", "mf", "slatk"), Candidate("c", "history", "softmax")),
+        *(Candidate("d", "history", "slatk"), Candidate("e", "slim"), Candidate("f", "ials"), Candidate("g", "slim")),
+    ]
+    ranked = [Runner(one, None, 1.0 - place / 10, 1.0) for place, one in enumerate(entrants)]
+    assert "".join(one.candidate.name for one in race.blend_order(ranked)) == "acefbdg"
 
 
 def test_the_time_for_the_result_is_that_of_the_parts_that_will_be_blended(dataset, tmp_path):
@@ -177,6 +189,24 @@ def test_a_trained_candidate_gets_the_epochs_that_its_share_allows(dataset, tmp_
         running._timed(trained, 25.0)
 
 
+def test_the_first_evaluation_of_a_process_does_not_count_as_the_time_of_a_model(dataset, tmp_path, monkeypatch):
+    first = Candidate("popularity", "popularity")
+    running = Race([first], dataset, configured, tmp_path, Clock(100), lambda line: None)
+    fitted = fit(configured(first, {}), dataset)
+    monkeypatch.setattr(race, "fit", lambda config, data: fitted)
+    monkeypatch.setattr(type(fitted), "evaluate", lambda self, part: Evaluated())
+    times = iter([0.0, 60.0, 60.0, 60.5])  # it compiles for a minute, once
+    monkeypatch.setattr(race.time, "perf_counter", lambda: next(times))
+    running._measure(running.runners[0])
+    assert (running.runners[0].trial_seconds, running.runners[0].seconds) == (0.5, 60.5)
+    assert running.reserve() == pytest.approx(race.MARGIN * race.FITS * 0.5)
+
+
+class Evaluated:
+    def mean(self):
+        return {"ndcg@5": 0.25}
+
+
 def test_asked_to_stop_it_leaves_the_best_so_far(few, monkeypatch, tmp_path):
     calls, tune = [], race.tune
 
@@ -187,7 +217,7 @@ def test_asked_to_stop_it_leaves_the_best_so_far(few, monkeypatch, tmp_path):
         return tune(*given, **more)
 
     monkeypatch.setattr(race, "tune", stopped)
-    found = auto("synthetic", k=5, budget=20, out=tmp_path / "best")
+    found = auto("synthetic", k=5, budget=200, out=tmp_path / "best")
     assert sum(one.weight > 0 for one in found.tried) == 1
     assert "the best when the search was stopped" in found.why()[0]
     assert load(tmp_path / "best").is_finished

@@ -47,7 +47,8 @@ class Candidate:
     @property
     def family(self) -> str:
         """Models of one family make similar mistakes: a blend wants several families."""
-        return {"mf": "factors", "ials": "factors", "history": "history"}.get(self.model, "items")
+        families = {"mf": "factors", "ials": "factors", "history": "history", "popularity": "popularity"}
+        return families.get(self.model, "items")
 
 
 def candidates(k: int, split: Split) -> list[Candidate]:

@@ -35,7 +35,7 @@ def finished(chosen: Sequence[Runner], dataset: Any, say: Callable[[str], None])
     weights, scales, score = [1.0], [1.0], _valid(fits[0])
     if len(fits) > 1:
         search = WeightSearch(fits)
-        weights, score = search.weights()
+        weights, score = search.weights(any_number=True)
         scales = search.scales
     used = [place for place, weight in enumerate(weights) if weight > 0]
     kept = [fits[place] for place in used]
