@@ -47,15 +47,6 @@ class Ledger(Protocol):
 
     def finish(self, key: str, result: dict[str, Any], per_user: pl.DataFrame) -> None: ...
 
-    def copy(self, other: BenchFolder, key: str, per_user: pl.DataFrame) -> None:
-        """Take over a finished cell of another bench as it is, with these values per user."""
-        self._write_users(key, per_user)
-        files.write_bytes(self._result(key), other._result(key).read_bytes())
-
-    def _write_users(self, key: str, per_user: pl.DataFrame) -> None:
-        path = self.path / "results" / f"{key}.parquet"
-        files.write(path, lambda file: per_user.write_parquet(file, compression_level=19))
-
     def fail(self, key: str, failure: dict[str, Any]) -> None: ...
 
     def running(self) -> set[str]:

@@ -81,7 +81,10 @@ def without_users(split: Split, rows: np.ndarray) -> Split:
         )
     users = IdMap(split.users.values.filter(pl.Series(is_kept)))
     parts = {name: _of_users(part, is_kept, users) for name, part in split.parts.items()}
-    return Split(**parts, kind=split.kind, notes=dict(split.notes))
+    measured = split.measured
+    if measured is not None:  # the same users, by their new rows
+        measured = (np.cumsum(is_kept) - 1)[measured[is_kept[measured]]]
+    return Split(kind=split.kind, notes=dict(split.notes), measured=measured, **parts)
 
 
 def _of_users(data: Interactions, is_kept: np.ndarray, users: IdMap) -> Interactions:

@@ -12,6 +12,7 @@ from topshelf.artifact import Artifact
 from topshelf.config import CatalogueConfig, RankingConfig
 from topshelf.data.titles import read_titles
 from topshelf.errors import ConfigError
+from topshelf.item_table import ItemTable
 from topshelf.queries import QuerySet
 from topshelf.ranker import Ranker
 from topshelf.serving.approximate import Index
@@ -65,12 +66,13 @@ def _index(artifact: Artifact, settings: ServeSettings) -> Index | None:
         return None
     known = artifact.is_known(QuerySet.known(len(artifact.users))).nonzero().squeeze(1)
     queries = artifact.encode(QuerySet(rows=known[torch.linspace(0, len(known) - 1, min(_SAMPLE, len(known))).long()]))
-    if not isinstance(queries, torch.Tensor) or queries.layout != torch.strided:
+    items = artifact.vectors
+    if isinstance(items, ItemTable) or not isinstance(queries, torch.Tensor) or queries.layout != torch.strided:
         raise ConfigError(
             f"index.kind {settings.index.kind} is for models with vectors of a fixed length, and "
             f"{artifact.config.model.name} has none; use index.kind exact"
         )
-    return Index(artifact.vectors, settings.index, queries, artifact.config.k)
+    return Index(items, settings.index, queries, artifact.config.k)
 
 
 def _warm(loaded: Loaded) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from topshelf.item_table import ItemTable, ItemVectors, products, rows_of
 from topshelf.ragged import Ragged
 from topshelf.ranking import CACHED, MAX_TILE, ROW_MULTIPLE, hide, keep_best, no_places, refuse_nan, reused
 
@@ -29,7 +30,7 @@ def ragged(lists: Sequence[np.ndarray]) -> Ragged:
 
 @torch.no_grad()
 def best_items(
-    vectors: Tensor, items: Tensor, k: int, exclude: Ragged, masks: Sequence[np.ndarray | None]
+    vectors: Tensor, items: ItemVectors, k: int, exclude: Ragged, masks: Sequence[np.ndarray | None]
 ) -> tuple[Tensor, Tensor]:
     """The k best items per query, best first; -inf and -1 where there are fewer.
 
@@ -46,7 +47,10 @@ def best_items(
     for start in range(0, n_items, width):
         stop = min(start + width, n_items)
         tile = _kept.buffer[: n_rows * stride].view(n_rows, stride)[:, : stop - start]
-        torch.mm(vectors, items[start:stop].to(dtype).T, out=tile)
+        if isinstance(items, ItemTable):
+            items.scores(vectors, start, tile)
+        else:
+            torch.mm(vectors, items[start:stop].to(dtype).T, out=tile)
         hide(tile, exclude, start)
         for row, mask in enumerate(masks):
             if mask is not None:
@@ -57,7 +61,7 @@ def best_items(
 
 
 @torch.no_grad()
-def best_of(vector: Tensor, items: Tensor, k: int, candidates: np.ndarray) -> tuple[Tensor, Tensor]:
+def best_of(vector: Tensor, items: ItemVectors, k: int, candidates: np.ndarray) -> tuple[Tensor, Tensor]:
     """The same for one query (1, d) and given candidates, ascending; the lists have at most k places."""
     chosen = torch.from_numpy(candidates)
     scores = candidate_scores(vector, items, chosen)
@@ -66,7 +70,8 @@ def best_of(vector: Tensor, items: Tensor, k: int, candidates: np.ndarray) -> tu
 
 
 @torch.no_grad()
-def candidate_scores(vector: Tensor, items: Tensor, chosen: Tensor) -> Tensor:
+def candidate_scores(vector: Tensor, items: ItemVectors, chosen: Tensor) -> Tensor:
     """Scores of one query (1, d) for the chosen items (C,)."""
     dtype = torch.float64 if torch.float64 in (vector.dtype, items.dtype) else torch.float32
-    return torch.mm(vector.to(dtype), items[chosen].to(dtype).T)[0]
+    some = rows_of(items, chosen)
+    return products(vector.to(dtype), some if isinstance(some, ItemTable) else some.to(dtype))[0]

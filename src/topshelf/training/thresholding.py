@@ -200,6 +200,7 @@ class ThresholdHook:
         """Set all thresholds exactly, for a training that continues with a model: its first epochs need them."""
         queries, items = model.encode(self.queries)
         assert isinstance(queries, Tensor)
+        assert isinstance(items, Tensor)  # a trained model's vectors
         self.loss.threshold.copy_(thresholds.exact_thresholds(queries, items, self.loss.k))
 
     def wanted(self, query: Tensor) -> Reading:
