@@ -43,6 +43,7 @@ def runs(tmp_path_factory):
         for name, settings in MODELS.items():
             train = {} if name == "ease" else {"train": {"epochs": 2, "batch_size": 64}}
             Recommender(k=5, **settings, **train).fit(clicks, out=folder / name)
+        Recommender(k=5, model="itemknn").fit(clicks, out=folder / "itemknn")
         Ranker(k=3, model="linear_ranker", loss="softmax", train={"epochs": 2}).fit(DOCUMENTS, out=folder / "ranker")
     return folder
 

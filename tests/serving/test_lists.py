@@ -50,6 +50,20 @@ def test_known_users_get_the_lists_of_the_recommender(both):
     assert {answer.fallback for answer in answers} == {None}
 
 
+def test_item_item_models_of_large_catalogues_are_served_from_lists_of_weights(runs, attributes, monkeypatch):
+    with Engine(runs / "itemknn", attributes=str(attributes)) as engine:
+        asked = [Query(user="u1"), Query(history=ITEMS[:4], filter="price > 10"), Query(user="u2", allow=ITEMS[:20])]
+        dense = engine.recommend_many(asked)
+        scores = engine.score(Query(user="u3"), ITEMS[:9])
+    monkeypatch.setattr("topshelf.models.item_item._DENSE", 0)
+    with Engine(runs / "itemknn", attributes=str(attributes)) as engine:
+        assert [listed(one) for one in engine.recommend_many(asked)] == [listed(one) for one in dense]
+        values = [one.score for one in engine.score(Query(user="u3"), ITEMS[:9]).items]
+        np.testing.assert_allclose(values, [one.score for one in scores.items], rtol=1e-5, atol=1e-6)
+    with pytest.raises(ConfigError, match="itemknn has none; use index.kind exact"):
+        Engine(runs / "itemknn", index={"kind": "hnsw"})
+
+
 def test_one_query_alone_gives_what_it_gives_in_a_batch(both):
     engine, _ = both
     queries = [Query(user=f"u{n}", k=n % 7 + 1, exclude=ITEMS[: n % 5]) for n in range(30)]
