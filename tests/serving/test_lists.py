@@ -60,7 +60,7 @@ def test_item_item_models_of_large_catalogues_are_served_from_lists_of_weights(r
         assert [listed(one) for one in engine.recommend_many(asked)] == [listed(one) for one in dense]
         values = [one.score for one in engine.score(Query(user="u3"), ITEMS[:9]).items]
         np.testing.assert_allclose(values, [one.score for one in scores.items], rtol=1e-5, atol=1e-6)
-    with pytest.raises(ConfigError, match="itemknn has none; use index.kind exact"):
+    with pytest.raises(ConfigError, match=r"itemknn has none; use index\.kind exact"):
         Engine(runs / "itemknn", index={"kind": "hnsw"})
 
 
