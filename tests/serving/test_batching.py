@@ -102,6 +102,15 @@ def test_a_long_expected_wait_is_refused_and_passes(batcher, work):
     assert asyncio.run(made.answers([4])) == [8]
 
 
+def test_one_pause_of_the_machine_is_not_taken_for_load(batcher, work):
+    made = batcher(size=1)
+    made._seconds = 0.001
+    work.free.clear()
+    threading.Timer(0.5, work.free.set).start()
+    assert asyncio.run(made.answers([1])) == [2]
+    assert made._seconds < 0.002
+
+
 def test_the_failure_of_one_is_not_that_of_the_others(batcher, work):
     results = asyncio.run(held(batcher(size=10), work, [[0], [1], [-1], [2]]))
     assert [results[0], results[1], results[3]] == [[0], [2], [4]]

@@ -17,6 +17,7 @@ from topshelf.serving.refusals import OverloadedError, UnavailableError
 from topshelf.serving.settings import BatchSettings
 
 _SMOOTHING = 0.1  # weight of the newest batch in the mean seconds per query
+_STALL = 4.0  # a batch that took more times as long counts as so long: a pause of the machine is no load
 
 
 class _Job(NamedTuple):
@@ -102,7 +103,8 @@ class Batcher:
         n, seconds = sum(len(job.asked) for job in jobs), time.perf_counter() - began
         with self._lock:
             self._waiting -= n
-        self._seconds += _SMOOTHING * (seconds / n - self._seconds)
+        newest = min(seconds / n, _STALL * (self._seconds or seconds / n))
+        self._seconds += _SMOOTHING * (newest - self._seconds)
         self.observe(n, seconds)
         for loop in {job.loop for job in live}:
             some = [(job, result) for job, result in zip(live, results, strict=True) if job.loop is loop]
