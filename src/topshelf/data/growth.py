@@ -12,7 +12,7 @@ from topshelf.data.datasets import Dataset
 from topshelf.data.events import bounds, concatenate_events
 from topshelf.data.ids import UNKNOWN, IdMap
 from topshelf.data.interactions import Interactions, concatenate
-from topshelf.data.splits import Split
+from topshelf.data.splits import PARTS, Split
 from topshelf.errors import ConfigError, DataError, TopshelfWarning
 
 GROWN = "update"  # the kind of a split that has grown
@@ -81,7 +81,11 @@ def without_users(split: Split, rows: np.ndarray) -> Split:
         )
     users = IdMap(split.users.values.filter(pl.Series(is_kept)))
     parts = {name: _of_users(part, is_kept, users) for name, part in split.parts.items()}
-    return Split(**parts, kind=split.kind, notes=dict(split.notes))
+    measured = None
+    if split.measured is not None:
+        measured = (np.cumsum(is_kept) - 1)[split.measured[is_kept[split.measured]]]
+    train, valid, test, left_out, below = (parts[name] for name in PARTS)
+    return Split(train, valid, test, split.kind, dict(split.notes), left_out, below, measured)
 
 
 def _of_users(data: Interactions, is_kept: np.ndarray, users: IdMap) -> Interactions:
