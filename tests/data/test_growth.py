@@ -145,3 +145,11 @@ def test_drifting_data_are_the_same_again_and_grow_and_change():
     assert set(late["user"]) - set(early["user"])
     with pytest.raises(ConfigError, match="drift must be <= 1"):
         drifting(5, 5, drift=2.0, blocks=2)
+
+
+def test_measured_users_keep_their_ids_when_others_are_forgotten():
+    split = make_split(generate(30, 20, interactions_per_user=8)).measure_some(10)
+    gone = np.array([0, int(split.measured[3]), 29])
+    left = without_users(split, gone).check()
+    kept = [user for user in split.measured.tolist() if user not in gone.tolist()]
+    assert left.users.ids(left.measured) == split.users.ids(kept)
