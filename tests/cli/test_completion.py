@@ -126,7 +126,7 @@ def test_settings_are_offered_and_then_their_values(tab):
     assert tab("train", "--set", "train.refit", "=") == ["true", "false", "all"]
     assert tab("train", "--set", "loss.name", "=", "lamb") == [name for name in LOSSES if name.startswith("lamb")]
     assert tab("train", "--set", "nothing", "=") == []
-    assert tab("tune", "--range", "train.epo") == ["train.epochs=", "train.epochs=200"]
+    assert tab("tune", "--range", "train.epochs") == ["train.epochs=", "train.epochs=200"]
 
 
 def test_the_settings_are_those_of_the_model_and_loss_given_before(tab):

@@ -84,6 +84,18 @@ def test_a_value_far_behind_is_dropped_after_half_of_the_epochs(dataset, values,
     assert "dropped after 2" in str(race)
 
 
+def test_a_dropped_value_is_not_chosen_even_if_the_others_become_worse(dataset, values, monkeypatch):
+    after = {1.0: (0.30, 0.10), 3.0: (0.20, 0.90), 500.0: (0.29, 0.12)}  # at half of the epochs, at the end
+
+    def run_to(runner, epoch, *_):
+        runner.score, runner.epochs, runner.state = after[runner.value][epoch > 2], epoch, {"epoch": epoch}
+
+    monkeypatch.setattr(module._Runner, "run_to", run_to)
+    config, race = settled(config_of(race_epochs=4), dataset)
+    assert (race.chosen, config.loss.settings["tau_weight"]) == (500.0, 500.0)
+    assert [one.epochs for one in race.tried] == [4, 2, 4]
+
+
 def test_of_near_values_the_last_is_taken(dataset, values, monkeypatch):
     monkeypatch.setattr(module, "_FAR_BEHIND", 0.0)
     monkeypatch.setattr(module, "_NEAR", 0.0)

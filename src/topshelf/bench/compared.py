@@ -12,6 +12,7 @@ from topshelf.config import BaseConfig, flat
 from topshelf.errors import ConfigError, suggestion
 from topshelf.evaluation import Evaluation
 from topshelf.training import load
+from topshelf.training.race import as_asked
 from topshelf.training.run import Fitted
 
 
@@ -24,7 +25,7 @@ def of_runs(paths: Sequence[str | Path], *, protocols: Sequence[str] = (), ours:
     if unfinished := [path for path, run in fitted.items() if not run.is_finished]:
         raise ConfigError(f"{unfinished[0]} is not finished; finish it: topshelf train --resume {unfinished[0]}")
     check_task(run.config for run in fitted.values())
-    labels = labels_of({path: run.config for path, run in fitted.items()})
+    labels = labels_of({path: as_asked(path, run.config) for path, run in fitted.items()})
     known = list(dict.fromkeys(labels.values()))
     if ours is not None and ours not in known:
         raise ConfigError(f"--ours must be one of {'; '.join(known)}, got {ours!r}{suggestion(ours, known)}")

@@ -17,6 +17,7 @@ from topshelf.errors import CheckpointError, ConfigError, TopshelfWarning
 from topshelf.evaluation import Evaluation
 from topshelf.training import Fitted, load
 from topshelf.training.folder import RunFolder
+from topshelf.training.race import as_asked
 
 # Lengths of lists that the curves are drawn at.
 _LENGTHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100)
@@ -85,7 +86,7 @@ def open_runs(
         raise ConfigError(
             f"runs on one page must be on the same data, got {' and '.join(list(data)[:2])}; make a page for each"
         )
-    names, labels = _names(list(fitted)), labels_of({path: run.config for path, run in fitted.items()})
+    names, labels = _names(list(fitted)), labels_of({path: as_asked(path, run.config) for path, run in fitted.items()})
     lengths = {k for run in fitted.values() for k in (*run.config.cutoffs, run.config.k)}
     found = []
     for path, run in fitted.items():

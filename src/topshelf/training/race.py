@@ -13,11 +13,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from topshelf import files
 from topshelf.config import BaseConfig, Component
 from topshelf.errors import TrainingError
 from topshelf.training.build import AUTO, automatic, loss_class, model_class, resolve
+from topshelf.training.folder import RunFolder
 from topshelf.training.phases import StoppedEarly
 from topshelf.training.tasks import Task
 from topshelf.training.trainer import Interrupted, Trainer
@@ -124,13 +127,14 @@ def settle(config: C, task: Task, *, quiet: bool) -> Settled[C]:
     started, epochs = time.perf_counter(), min(config.train.race_epochs, config.train.epochs)
     runners = [_Runner(_with_value(config, name, value), task, value) for value in loss_class(config).raced[name]]
     _race(runners, epochs, name, quiet)
-    most = max(runner.rank for runner in runners)
-    best = next(runner for runner in reversed(runners) if runner.rank >= _NEAR * most)
-    if best.state is None:
+    finished = [runner for runner in runners if runner.state is not None]
+    if not finished:
         raise TrainingError(
             f"the race for loss.{name} = {AUTO!r} failed: the loss was not finite with any of "
             f"{', '.join(f'{runner.value:g}' for runner in runners)}. Try a lower train.learning_rate"
         )
+    most = max(runner.rank for runner in finished)
+    best = next(runner for runner in reversed(finished) if runner.rank >= _NEAR * most)
     tried = tuple(Tried(runner.value, runner.score, runner.epochs) for runner in runners)
     seconds = round(time.perf_counter() - started, 3)
     race = Race(f"loss.{name}", best.value, task.metric(config), tried, epochs, seconds)
@@ -149,6 +153,19 @@ def _race(runners: list[_Runner], epochs: int, label: str, quiet: bool) -> None:
                     runner.state = None  # dropped: its tables are let go
 
 
+def as_asked(folder: str | Path, config: C) -> C:
+    """The config of a run with "auto" where a race chose: runs that differ in what was chosen are one method."""
+    path = RunFolder(folder).race
+    setting = files.read_json(path).get("setting") if path.exists() else None
+    name = str(setting).removeprefix("loss.")
+    if name not in loss_class(config).raced:
+        return config
+    return config.model_copy(update={"loss": _with_setting(config, name, AUTO)})
+
+
 def _with_value(config: C, name: str, value: float) -> C:
-    loss = Component.model_validate({"name": config.loss.name, **config.loss.settings, name: value})
-    return resolve(config.model_copy(update={"loss": loss}))
+    return resolve(config.model_copy(update={"loss": _with_setting(config, name, value)}))
+
+
+def _with_setting(config: BaseConfig, name: str, value: float | str) -> Component:
+    return Component.model_validate({"name": config.loss.name, **config.loss.settings, name: value})
