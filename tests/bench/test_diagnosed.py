@@ -32,8 +32,8 @@ DIAGNOSE = '\n[diagnose]\nlosses = ["softmax", "lambdaloss_at_k"]\nepochs = 1\nu
 FIGURES = ["figure-1a", "figure-1b", "figure-1c", "figure-2a", "figure-2b", "figure-4", "figure-5", "figure-6"]
 
 
-# Of a plan without a diagnosis: other keys would run finished benches again. The second changed when the strength of SL@K
-# became "auto" on data without shipped settings.
+# Of a plan without a diagnosis: other keys would run finished benches again. The second changed when the strength of
+# SL@K became "auto" on data without shipped settings.
 KEYS = ["867afe221ad6e83dbcaf", "3c415ad5c8762a18b235"]
 
 

@@ -47,7 +47,7 @@ def test_a_fitted_model_is_diagnosed_as_its_run_folder_is(fitted, diagnosis):
 
 def assert_near(some, others):
     """The same words; numbers may differ in their last digit, because the stored form has five digits."""
-    number = re.compile(r"-?\d+(?:\.\d+)?")
+    number = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]\d+)?")
     one, two = str(some), str(others)
     assert number.sub("#", one) == number.sub("#", two)
     values = zip(number.findall(one), number.findall(two), strict=True)
