@@ -109,7 +109,7 @@ class Page:
         """Wait until a script gives something true, and give it."""
         end = time.monotonic() + WAIT
         while not (found := self.chromium.evaluate(script)):
-            assert time.monotonic() < end, (script, self.text())
+            assert time.monotonic() < end, (script, self.text()[:2000])
             time.sleep(0.02)
         return found
 

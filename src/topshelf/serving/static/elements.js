@@ -13,12 +13,17 @@ export function element(name, attributes = {}, ...children) {
 export const find = (id) => document.getElementById(id);
 
 // columns: {title, isNumber, isHidden}; rows: lists of texts or elements, of which the one at `name` names its row.
-export function table(caption, columns, rows, name = 0) {
+// under: for each row what is shown below it, over all columns but the first, or null.
+export function table(caption, columns, rows, { name = 0, under = [] } = {}) {
   const head = columns.map((one) =>
     element("th", { scope: "col", class: one.isNumber && "number" },
       one.isHidden ? element("span", { class: "hidden" }, one.title) : one.title));
-  const body = rows.map((cells) => element("tr", {}, ...cells.map((cell, at) =>
-    element(at === name ? "th" : "td", { scope: at === name && "row", class: columns[at].isNumber && "number" }, cell))));
+  const body = rows.flatMap((cells, number) => {
+    const row = element("tr", { class: under[number] && "above" }, ...cells.map((cell, at) =>
+      element(at === name ? "th" : "td", { scope: at === name && "row", class: columns[at].isNumber && "number" }, cell)));
+    if (!under[number]) return [row];
+    return [row, element("tr", {}, element("td"), element("td", { colspan: columns.length - 1 }, under[number]))];
+  });
   const made = element("table", {},
     element("caption", {}, caption), element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
   // What scrolls can be reached by the keyboard.

@@ -6,6 +6,7 @@ import { count, element, find, milliseconds, table } from "./elements.js";
 const EVERY = 2000; // milliseconds
 const BUCKET = /^topshelf_request_seconds_bucket\{(.*)\} (\S+)$/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
+const NOT_ASKED = /^\/(metrics|page\/.*)?$/; // this page itself
 let before = null; // the metrics of the last look, and when
 let timer = null;
 
@@ -56,14 +57,14 @@ async function look() {
   const text = await askText("metrics");
   const now = { at: performance.now(), buckets: readBuckets(text) };
   const seconds = before && (now.at - before.at) / 1000;
-  const rows = [...now.buckets].filter(([route]) => route !== "/metrics").map(([route, buckets]) => {
+  const rows = [...now.buckets].filter(([route]) => !NOT_ASKED.test(route)).map(([route, buckets]) => {
     const total = buckets.at(-1)[1];
     const latest = since(buckets, before?.buckets.get(route));
     const n = before ? latest.at(-1)[1] : 0;
     const shown = n > 0 ? [bound(latest, 0.5), bound(latest, 0.99)] : ["–", "–"];
-    return [route, count(total), before ? (n / seconds).toFixed(1) : "–", ...shown, total ? bound(buckets, 0.99) : "–"];
+    return [route, count(total), total ? bound(buckets, 0.99) : "–", before ? (n / seconds).toFixed(1) : "–", ...shown];
   });
-  const columns = ["route", "requests", "now, per s", "now: half, ms", "now: 99%, ms", "since start: 99%, ms"];
+  const columns = ["route", "requests", "99%, ms", "now, per s", "now, median, ms", "now, 99%, ms"];
   before = now;
   find("server-table").replaceChildren(table("Requests to this server", columns.map(titled), rows));
 }

@@ -1,9 +1,9 @@
 // The page: what is asked when a form is sent or a button is clicked, and where the answer goes.
 
 import { ask, forgetKey, hasKey, onTimes, useKey } from "./asking.js";
-import { element, find } from "./elements.js";
+import { element, find, milliseconds } from "./elements.js";
 import { showOwnTimes, watchServer } from "./latency.js";
-import { itemsOnly, lists, nameOf, section, servedChip } from "./shown.js";
+import { help, itemsOnly, lists, nameOf, section, servedChip } from "./shown.js";
 
 const basket = new Map(); // items of a new user: id as text to what is listed
 let variants = [];
@@ -20,8 +20,12 @@ async function during(waiting, call) {
   fail("");
   find("results").setAttribute("aria-busy", "true");
   try {
+    const began = performance.now();
     const show = await call();
-    if (number === latest) say(show() ?? "");
+    const spent = performance.now() - began;
+    if (number !== latest) return;
+    const told = show();
+    say(told ? `${told} ${milliseconds(spent)} ms.` : "");
   } catch (error) {
     if (number !== latest) return;
     say("");
@@ -70,8 +74,9 @@ function queries(query) {
 const titlesOf = (items) => new Map(items.map((one) => [String(one.item), nameOf(one)]));
 const plural = (n) => (n === 1 ? "1 item" : `${n} items`);
 
-function place(...sections) {
-  find("results").replaceChildren(...sections);
+// The list, and what is beside it where there is room.
+function place(list, beside) {
+  find("results").replaceChildren(list, element("div", { id: "side" }, beside));
   opener = null;
 }
 
@@ -96,7 +101,7 @@ function showBasket() {
   return during("Asking …", async () => {
     const { answers } = await ask("recommend", { queries: queries({ history: items.map((one) => one.item) }), ...options() });
     return () => {
-      place(lists("List of a new user", answers, actions, { titles: titlesOf(items) }));
+      place(lists("List of a new user", answers, actions, { titles: titlesOf(items) }), help());
       return `List of a new user: ${plural(answers[0].items.length)}.`;
     };
   });
@@ -106,7 +111,7 @@ function showPopular() {
   again = showPopular;
   return during("", async () => {
     const { answers } = await ask("recommend", { queries: queries({}), ...options() });
-    return () => place(lists("Popular items", answers.map((one) => ({ ...one, fallback: null })), actions));
+    return () => place(lists("Popular items", answers.map((one) => ({ ...one, fallback: null })), actions), help());
   });
 }
 
@@ -116,7 +121,7 @@ function search(text) {
     const { answers } = await ask("search", { text, ...variantOf("variant") });
     return () => {
       const title = `Items with “${text}”`;
-      place(itemsOnly(title, answers[0], actions, "No title and no id has this text in it."));
+      place(itemsOnly(title, answers[0], actions, "No title and no id has this text in it."), help());
       return `${title}: ${plural(answers[0].items.length)}.`;
     };
   });
@@ -133,7 +138,7 @@ function similar(one, button) {
       made.id = "similar";
       made.append(element("button", { type: "button", class: "plain", click: closeSimilar }, "Close"));
       if (find("similar")) find("similar").replaceWith(made);
-      else find("results").append(made);
+      else find("side").prepend(made);
       if (button.isConnected) opener = button;
       made.querySelector("h2").focus();
       return `${title}: ${plural(answers[0].items.length)}.`;
@@ -176,7 +181,7 @@ function fillVariants() {
   if (isSeveral) find("options").open = true;
   const columns = [...new Set(variants.flatMap((one) => one.columns))];
   find("filter-field").hidden = columns.length === 0;
-  find("filter-note").textContent = `Columns: ${columns.join(", ")}`;
+  find("filter-label").textContent = `Filter (columns: ${columns.join(", ")})`;
   find("k").placeholder = String(variants[0].k);
 }
 
@@ -194,7 +199,7 @@ function opened() {
   find("forget-key").hidden = !hasKey();
   find("served").replaceChildren(...variants.map(servedChip));
   if (variants[0].task === "ranking") {
-    place(section("Documents", element("p", {}, "The run that is served ranks documents (POST /rank). This page shows lists of items."),
+    find("results").replaceChildren(section("Documents", element("p", {}, "The run that is served ranks documents (POST /rank). This page shows lists of items."),
       element("p", {}, `Features: ${variants[0].features.join(", ")}`)));
     return;
   }

@@ -29,47 +29,43 @@ export function section(title, ...children) {
   return element("section", { "aria-label": title }, heading, ...children);
 }
 
-// options: titles (of reasons by id), places (of the items in the list beside it), isScored
+// options: titles (of reasons by id), places (of the items in the list of variant beside), isScored
 function listTable(caption, items, actions, options) {
-  const isExplained = items.some((one) => one.because.length);
-  const columns = [{ title: "", isNumber: true }, { title: "item" }];
-  columns[0] = { title: "place", isNumber: true, isHidden: true };
-  if (options.places) columns.push({ title: "beside", isNumber: true });
+  const columns = [{ title: "place", isNumber: true, isHidden: true }, { title: "item" }];
+  if (options.places) columns.push({ title: `in ${options.beside}`, isNumber: true });
   if (options.isScored) columns.push({ title: options.scoreTitle ?? "score", isNumber: true });
-  if (isExplained) columns.push({ title: "because of" });
   columns.push({ title: "actions", isHidden: true });
   const rows = items.map((one, at) => [
     String(at + 1),
     itemCell(one),
     ...(options.places ? [String(options.places.get(String(one.item)) ?? "–")] : []),
     ...(options.isScored ? [score(one.score)] : []),
-    ...(isExplained ? [reasons(one, options.titles)] : []),
     buttons(one, actions),
   ]);
-  return table(caption, columns, rows, 1);
+  return table(caption, columns, rows, { name: 1, under: items.map((one) => reasons(one, options.titles)) });
 }
 
 function reasons(one, titles) {
-  if (!one.because.length) return "–";
-  return element("ul", { class: "reasons" },
-    ...one.because.map((item) => element("li", {}, titles?.get(String(item)) ?? String(item))));
+  if (!one.because.length) return null;
+  return element("div", { class: "reasons" }, "because of", element("ul", {},
+    ...one.because.map((item) => element("li", {}, titles?.get(String(item)) ?? String(item)))));
 }
 
 const placesOf = (items) => new Map(items.map((one, at) => [String(one.item), at + 1]));
 const versionOf = (answer) => `variant ${answer.variant}, version ${answer.version}`;
 
-// lists: one or two of {answer, items}; two are shown side by side.
+// One or two answers; two are shown side by side.
 export function lists(title, answers, actions, options = {}) {
   const places = answers.map((one) => placesOf(one.items));
   const parts = answers.map((answer, at) => {
-    const beside = answers.length > 1 ? places[1 - at] : null;
+    const other = answers.length > 1 ? { places: places[1 - at], beside: answers[1 - at].variant } : {};
     const isScored = answer.items.some((one) => one.score !== null);
     const caption = answers.length > 1 ? `${title}, variant ${answer.variant}` : title;
     return element("div", {},
       element("p", { class: "caption" }, versionOf(answer)),
       answer.fallback ? element("p", { class: "warning" }, FALLBACKS[answer.fallback] ?? answer.fallback) : null,
       answer.unknown_items ? element("p", { class: "note" }, `Items that the run does not know: ${count(answer.unknown_items)}`) : null,
-      answer.items.length ? listTable(caption, answer.items, actions, { ...options, places: beside, isScored })
+      answer.items.length ? listTable(caption, answer.items, actions, { ...options, ...other, isScored })
         : element("p", { class: "note" }, options.nothing ?? "No items."));
   });
   if (answers.length === 1) return section(title, ...parts);
@@ -84,7 +80,16 @@ export function lists(title, answers, actions, options = {}) {
 export function itemsOnly(title, answer, actions, nothing) {
   const shown = answer.items.length ? listTable(title, answer.items, actions, { isScored: false })
     : element("p", { class: "note" }, nothing);
-  return section(title, element("p", { class: "caption" }, `Items: ${count(answer.items.length)}`), shown);
+  const made = section(title, element("p", { class: "caption" }, `Items: ${count(answer.items.length)}`), shown);
+  made.classList.add("long");
+  return made;
+}
+
+export function help() {
+  const lines = ["A user's list has the user's own items that speak most for each item.",
+    "Similar: the items whose vectors are nearest to an item's.",
+    "Add: puts an item into the history of a new user, who can then be asked for a list."];
+  return section("On this page", element("ul", { class: "help" }, ...lines.map((line) => element("li", {}, line))));
 }
 
 export function servedChip(one) {
