@@ -24,7 +24,8 @@ export function useKey(text) {
 
 // Whole numbers beyond 2^53 would be rounded: they stay as they were written, which the server takes as ids too.
 function exact(_name, value, context) {
-  return Number.isInteger(value) && !Number.isSafeInteger(value) && context?.source ? context.source : value;
+  const isRounded = typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source);
+  return isRounded ? context.source : value;
 }
 
 async function fetched(path, body) {

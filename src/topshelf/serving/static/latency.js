@@ -4,6 +4,7 @@ import { askText, times } from "./asking.js";
 import { count, element, find, milliseconds, table } from "./elements.js";
 
 const EVERY = 2000; // milliseconds
+const OWN = "Requests of this page: milliseconds in the browser";
 const BUCKET = /^topshelf_request_seconds_bucket\{(.*)\} (\S+)$/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 const NOT_ASKED = /^\/(metrics|page\/.*)?$/; // this page itself
@@ -19,10 +20,9 @@ export function showOwnTimes() {
     const sorted = spent.toSorted((one, other) => one - other);
     return [`/${path}`, count(spent.length), ...[spent.at(-1), quantile(sorted, 0.5), sorted.at(-1)].map(milliseconds)];
   });
-  const columns = ["route", "requests", "last, ms", "median, ms", "longest, ms"];
+  const columns = ["route", "requests", "last", "median", "longest"];
   find("own-times").replaceChildren(
-    element("p", { class: "caption", "aria-hidden": "true" }, "Requests of this page, as the browser sees them"),
-    table("Requests of this page, as the browser sees them", columns.map(titled), rows));
+    element("p", { class: "caption", "aria-hidden": "true" }, OWN), table(OWN, columns.map(titled), rows));
 }
 
 const titled = (title, at) => ({ title, isNumber: at > 0 });
@@ -64,9 +64,9 @@ async function look() {
     const shown = n > 0 ? [bound(latest, 0.5), bound(latest, 0.99)] : ["–", "–"];
     return [route, count(total), total ? bound(buckets, 0.99) : "–", before ? (n / seconds).toFixed(1) : "–", ...shown];
   });
-  const columns = ["route", "requests", "99%, ms", "now, per s", "now, median, ms", "now, 99%, ms"];
+  const columns = ["route", "requests", "99%", "per second now", "median now", "99% now"];
   before = now;
-  find("server-table").replaceChildren(table("Requests to this server", columns.map(titled), rows));
+  find("server-table").replaceChildren(table("Requests to this server: milliseconds in the server", columns.map(titled), rows));
 }
 
 async function again() {

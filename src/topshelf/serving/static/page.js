@@ -44,8 +44,12 @@ function fail(text) {
 }
 
 function lock(message) {
-  if (hasKey()) fail(message);
+  fail(hasKey() ? message : "");
+  say("");
+  latest += 1; // what was asked with the key is not shown
   forgetKey();
+  basket.clear();
+  showItems();
   find("locked").hidden = false;
   for (const id of ["open", "forget-key", "latency"]) find(id).hidden = true;
   find("results").replaceChildren();
@@ -234,10 +238,7 @@ find("basket-empty").addEventListener("click", () => {
   showItems();
   find("text").focus();
 });
-find("forget-key").addEventListener("click", () => {
-  forgetKey();
-  lock("");
-});
+find("forget-key").addEventListener("click", () => lock(""));
 onTimes(showOwnTimes);
 watchServer();
 start();
