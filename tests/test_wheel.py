@@ -52,6 +52,8 @@ def test_the_wheel_has_every_file_of_the_package(built):
     for part in (
         "topshelf/page/style.css",
         "topshelf/page/script.js",
+        "topshelf/serving/static/index.html",
+        "topshelf/serving/static/page.js",
         "topshelf/bench/plans/quick.toml",
         "topshelf/py.typed",
     ):

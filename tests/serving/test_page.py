@@ -19,6 +19,7 @@ from topshelf.serving.page import FILES, POLICY
 from .test_http import ask
 
 MARKUP = """<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>"'&amp;</td>"""
+KEYS = {"Enter": (13, "\r"), "Space": (32, " "), "Tab": (9, "")}
 STATIC = resources.files("topshelf.serving") / "static"
 
 
@@ -123,11 +124,13 @@ class Page:
         self.chromium.call("Input.insertText", text=text)
 
     def enter(self):
-        for kind in ("keyDown", "keyUp"):
-            key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13}
-            self.chromium.call(
-                "Input.dispatchKeyEvent", type=kind, **key, **({"text": "\r"} if kind == "keyDown" else {})
-            )
+        self.press("Enter")
+
+    def press(self, name):
+        code, text = KEYS[name]
+        key = {"key": text if name == "Space" else name, "code": name, "windowsVirtualKeyCode": code}
+        self.chromium.call("Input.dispatchKeyEvent", type="keyDown", **key, **({"text": text} if text else {}))
+        self.chromium.call("Input.dispatchKeyEvent", type="keyUp", **key)
 
     def click(self, selector):
         """By the mouse, where the element is."""
@@ -208,6 +211,29 @@ def test_similar_items_get_the_focus_and_give_it_back(titled, chromium):
     label = page.shows("document.activeElement.getAttribute('aria-label')")
     assert label == f"Similar to {first.title}"
     assert chromium.evaluate("document.getElementById('similar') === null")
+    page.check()
+
+
+def test_the_keyboard_is_enough(titled, chromium):
+    page = Page(chromium, titled.url)
+    page.heading("Popular items")
+    assert chromium.evaluate("document.activeElement.id") == "user"
+    chromium.call("Input.insertText", text="u1")
+    page.press("Tab")
+    page.press("Space")
+    page.heading("List of user u1")
+    reached = []
+    while not reached or not reached[-1].startswith("Similar to"):
+        page.press("Tab")
+        name = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.id"
+        reached.append(chromium.evaluate(name))
+        assert len(reached) < 30, reached
+        outline = chromium.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", reached
+    assert {"text", "k", "variant", "other", "filter", "List of user u1"} <= set(reached)
+    page.press("Enter")
+    page.heading(reached[-1])
+    page.shows("document.activeElement.closest('#similar') !== null")
     page.check()
 
 

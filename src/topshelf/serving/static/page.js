@@ -115,7 +115,10 @@ function showPopular() {
   again = showPopular;
   return during("", async () => {
     const { answers } = await ask("recommend", { queries: queries({}), ...options() });
-    return () => place(lists("Popular items", answers.map((one) => ({ ...one, fallback: null })), actions), help());
+    return () => {
+      place(lists("Popular items", answers.map((one) => ({ ...one, fallback: null })), actions), help());
+      return `Popular items: ${plural(answers[0].items.length)}.`;
+    };
   });
 }
 
