@@ -327,7 +327,8 @@ def test_a_key_is_asked_for_kept_in_the_tab_and_forgotten(runs, chromium, tmp_pa
         page.type("key", "ts_wrong")
         page.enter()
         assert (
-            page.shows("document.querySelector('[role=alert]:not([hidden])')?.textContent") == "the key is not valid."
+            page.shows("document.querySelector('[role=alert]:not([hidden])')?.textContent")
+            == "The server says: the key is not valid."
         )
         page.type("key", key)
         page.enter()

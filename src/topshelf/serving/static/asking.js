@@ -55,7 +55,7 @@ function messageOf(text, answer) {
   const later = answer.headers.get("retry-after");
   const wait = later && answer.status === 429 ? ` Try again in ${later} s.` : "";
   try {
-    return `${JSON.parse(text).error}.${wait}`;
+    return `The server says: ${JSON.parse(text).error}.${wait}`;
   } catch {
     return `The server answered with status ${answer.status}.${wait}`;
   }

@@ -86,7 +86,7 @@ export function itemsOnly(title, answer, actions, nothing) {
 }
 
 export function help() {
-  const lines = ["A user's list has the user's own items that speak most for each item.",
+  const lines = ["Because of: the user's own items that speak most for a listed item.",
     "Similar: the items whose vectors are nearest to an item's.",
     "Add: puts an item into the history of a new user, who can then be asked for a list."];
   return section("On this page", element("ul", { class: "help" }, ...lines.map((line) => element("li", {}, line))));
