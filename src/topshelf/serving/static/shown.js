@@ -48,7 +48,7 @@ function listTable(caption, items, actions, options) {
 function reasons(one, titles) {
   if (!one.because.length) return null;
   return element("div", { class: "reasons" }, "because of", element("ul", {},
-    ...one.because.map((item) => element("li", {}, titles?.get(String(item)) ?? String(item)))));
+    ...one.because.flatMap((item) => [" ", element("li", {}, titles?.get(String(item)) ?? String(item))])));
 }
 
 const placesOf = (items) => new Map(items.map((one, at) => [String(one.item), at + 1]));
