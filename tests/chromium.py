@@ -46,14 +46,14 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
-    def open(self, page: Path, width: int, *, dark: bool = False, height: int = 900) -> Visit:
+    def open(self, page: Path | str, width: int, *, dark: bool = False, height: int = 900) -> Visit:
         self.visit = Visit()
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         self._until(lambda: self.evaluate("document.readyState") == "complete")
         return self.visit
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.network]  # the build backend is fet
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "topshelf"
-EXTRAS = {"plot", "tune", "ranking", "export", "tensorboard", "mlflow", "dev", "parity"}
+EXTRAS = {"plot", "tune", "ranking", "export", "serve", "tensorboard", "mlflow", "docs", "dev", "parity"}
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,8 @@ def test_the_wheel_has_every_file_of_the_package(built):
     for part in (
         "topshelf/page/style.css",
         "topshelf/page/script.js",
+        "topshelf/serving/static/index.html",
+        "topshelf/serving/static/page.js",
         "topshelf/bench/plans/quick.toml",
         "topshelf/py.typed",
     ):

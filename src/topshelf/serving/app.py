@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from topshelf.errors import TopshelfError
 from topshelf.serving.guard import FAILED, METRICS, REQUEST_ID, App, Guard
 from topshelf.serving.keys import KeyRing
+from topshelf.serving.page import add_page
 from topshelf.serving.refusals import status_of
 from topshelf.serving.routes import ROUTES, Route, lists, sent
 from topshelf.serving.service import Service
@@ -47,6 +48,7 @@ def create_app(service: Service) -> App:
     """The application around a service, which it closes when it ends. The guard is around all of it."""
     app, settings = _routed(service), service.settings
     roles: dict[str, str | None] = {route.path: route.role for route in ROUTES} | {OPENAPI: "read"}
+    roles |= add_page(app) if settings.page else {}
     if settings.open_metrics:
         roles[METRICS] = None
     guard: App = Guard(

@@ -105,6 +105,8 @@ class ServeSettings(Settings):
     """Listen on a public address without keys."""
     open_metrics: bool = False
     """Give /metrics without a key."""
+    page: bool = True
+    """Give the page at /, without a key: it holds no data, and asks for a key itself."""
     cors_origins: tuple[str, ...] = ()
     """Origins of pages on other hosts that may call the server; none by default."""
     attributes: str | None = None
