@@ -59,7 +59,7 @@ def test_set_params_changes_a_key_of_a_section_and_keeps_the_others():
     assert recommender.set_params(k=9, train__epochs=8, loss__tau=0.3, model__dim=8, model="mf") is recommender
     config = recommender._config("x")
     assert (config.k, config.train.epochs, config.train.patience) == (9, 8, 2)
-    assert config.loss.model_dump() == {"name": "slatk", "tau": 0.3}
+    assert config.loss.model_dump() == {"name": "slatk", "tau": 0.3, "tau_weight": "auto"}
     assert config.model.settings == {"dim": 8}
     recommender.set_params(loss="softmax")
     assert recommender._config("x").loss.name == "softmax"

@@ -78,10 +78,10 @@ def test_bars_are_for_terminals_and_notebooks_with_widgets(monkeypatch, is_termi
 def test_a_long_training_without_a_terminal_leaves_lines_on_stderr_unless_quiet(monkeypatch, tmp_path):
     monkeypatch.setattr(ProgressLines.__init__, "__defaults__", (0.0,))
     generate(60, 30, interactions_per_user=8, seed=1).to_frame().write_csv(tmp_path / "a.csv")
-    command = ("train", "--data", tmp_path / "a.csv", "--k", 5, "--set", "train.epochs=2", "--out")
-    _, errors = run_topshelf(*command, tmp_path / "loud")
+    command = ("train", "--data", tmp_path / "a.csv", "--k", 5, "--set", "train.epochs=2", "--set", "loss.tau_weight=3")
+    _, errors = run_topshelf(*command, "--out", tmp_path / "loud")
     assert "train  100%  2/2  loss" in errors
-    _, errors = run_topshelf(*command, tmp_path / "quiet", "--quiet")
+    _, errors = run_topshelf(*command, "--out", tmp_path / "quiet", "--quiet")
     assert "loss" not in errors
     _, errors = run_topshelf("recommend", tmp_path / "loud", "--out", tmp_path / "lists.csv")
     assert "writing lists  100%" in errors
