@@ -19,11 +19,12 @@ MULTIPLE = 16  # rows and columns of a product, where the last bits must not dep
 
 
 def multiply(vectors: Tensor, rows: Tensor, out: Tensor, *, alpha: float = 1.0, beta: float = 0.0) -> None:
-    """``alpha`` times the products of vectors (B, d) with rows (W, d), plus ``beta`` times what is in ``out (B, >= W)``.
+    """Put ``alpha`` times the products of vectors (B, d) with rows (W, d) plus ``beta`` times ``out`` into ``out``.
 
     A BLAS has other loops for a few rows or columns, and for those that are left at the end of a thread's share, and
-    they differ in the last bit. So the columns at the end are multiplied as whole multiples, where ``out`` has room for
-    them; the caller does the same with B. Then a score is the same in any block, and with any number of threads.
+    they differ in the last bit. So the columns at the end are multiplied as whole multiples, where ``out (B, at least
+    W)`` has room for them; the caller does the same with B. Then a score is the same in any block, and with any number
+    of threads.
     """
     n = rows.size(0)
     whole = n // MULTIPLE * MULTIPLE
