@@ -53,7 +53,7 @@ def as_pandas(lists: pl.DataFrame) -> pd.DataFrame:
     """The same rows; a score that is not there becomes None, which NaN is not."""
     import pandas as pd
 
-    columns = {name: values.to_numpy() for name, values in lists.to_dict().items() if not values.null_count()}
-    columns |= {name: pd.array(values.to_list(), dtype="Float32") for name, values in lists.to_dict().items()
-                if values.null_count()}  # fmt: skip
-    return pd.DataFrame(columns)[lists.columns]
+    def column(values: pl.Series) -> Any:
+        return pd.array(values.to_list(), dtype="Float32") if values.null_count() else values.to_numpy()
+
+    return pd.DataFrame({name: column(values) for name, values in lists.to_dict().items()})

@@ -11,6 +11,7 @@ import polars as pl
 import torch
 
 from topshelf import files, registry
+from topshelf.config import CatalogueConfig, of_task
 from topshelf.data import IdMap
 from topshelf.errors import CheckpointError, ConfigError, DataError, at_least, whole
 from topshelf.evalset import EvalSet
@@ -19,6 +20,7 @@ from topshelf.measurement import BLOCK, measure, ranked_places
 from topshelf.parts.folder import PartsFolder, run_identity
 from topshelf.parts.processes import fill
 from topshelf.training import load
+from topshelf.training.folder import RunFolder
 from topshelf.training.tasks.catalogue import CatalogueTask
 
 PART_USERS = 4 * BLOCK  # of a part, by default
@@ -100,13 +102,11 @@ def evaluate_parts(
 
 
 def _open(job: _Job) -> _Writer:
+    registry.allow(job.allow)
     identity = run_identity(job.run)
-    fitted = load(job.run, allow=job.allow)
-    if not isinstance(fitted.task, CatalogueTask):
-        raise ConfigError(
-            f"an evaluation in parts is of runs that rank a catalogue, got a run of task {fitted.config.task!r}; leave "
-            "--out away"
-        )
+    of_task(RunFolder.open(job.run).load_config(), CatalogueConfig, "an evaluation in parts")
+    fitted = load(job.run)
+    assert isinstance(fitted.task, CatalogueTask)
     fitted.check_measured("test")
     measured = fitted.task.measured(fitted.model, "test", fitted.config, protocol=job.protocol, cutoffs=job.cutoffs)
     n_items = measured["items"].size(0)
