@@ -10,7 +10,12 @@ import pytest
 
 from engines.conftest import assert_same_rows
 
-pytestmark = [pytest.mark.engines]
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\..*"),  # Ray's own, about its own settings
+    pytest.mark.filterwarnings(r"ignore::FutureWarning:ray\..*"),
+    pytest.mark.filterwarnings(r"ignore::ResourceWarning:ray\..*"),
+]
 pytest.importorskip("ray.data", reason="Ray Data is not installed: pip install 'topshelf[ray]'")
 
 

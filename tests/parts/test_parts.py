@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+import warnings
 
 import polars as pl
 import pytest
@@ -27,11 +28,17 @@ def runs(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs")
     generator = torch.Generator().manual_seed(0)
     users = torch.arange(N_USERS).repeat_interleave(8)
-    table = pl.DataFrame({"user": users.numpy(), "item": torch.randint(90, users.shape, generator=generator).numpy()})
-    table.unique(maintain_order=True).write_csv(path / "clicks.csv")
+    items = torch.randint(90, users.shape, generator=generator)
+    times = torch.randperm(len(users), generator=generator) + 10**6 * (users >= N_USERS - 20)  # who came after training
+    clicks = pl.DataFrame({"user": users.numpy(), "item": items.numpy(), "timestamp": times.numpy()})
+    clicks.unique(["user", "item"], maintain_order=True).write_csv(path / "clicks.csv")
     for model in ("mf", "ease"):
-        recommender = Recommender(k=10, model=model, train={"epochs": 2} if model == "mf" else {})
-        recommender.fit(str(path / "clicks.csv"), out=path / model)
+        train = {"epochs": 2} if model == "mf" else {}
+        recommender = Recommender(k=10, model=model, data={"split": "time"}, train=train)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TopshelfWarning)  # what the split leaves out
+            recommender.fit(str(path / "clicks.csv"), out=path / model)
+        assert 0 < recommender.recommend()["score"].null_count() < 10 * N_USERS
     return path
 
 
