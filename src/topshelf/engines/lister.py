@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-# Threads that wait by spinning starve each other on shared cores. Torch reads this when it is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     import polars as pl
@@ -54,6 +52,8 @@ class Lister:
 @cache
 def _opened(lister: Lister) -> Recommender:
     """The recommender of this process; the vectors are mapped from the file, so processes share their memory."""
+    if "torch" not in sys.modules:  # which reads it at import: threads that wait by spinning starve each other
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from topshelf.errors import CheckpointError
     from topshelf.recommender import Recommender
     from topshelf.training.folder import RunFolder
