@@ -6,13 +6,17 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Threads that wait by spinning starve each other on a busy machine. The topshelf command sets this itself.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test docs check format wheel clean
+.PHONY: demo test engines docs check format wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/topshelf demo --out runs/demo
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# A local Spark, where there is a JVM, and a local Ray.
+engines: $(VENV)/.engines
+	timeout --kill-after 10 300 $(BIN)/python -m pytest -m engines tests/engines
 
 docs: $(VENV)/.docs
 	$(BIN)/python docs/build_site.py
@@ -49,4 +53,8 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.docs: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[docs]'
+	touch $@
+
+$(VENV)/.engines: $(VENV)/.dev
+	$(PIP) --editable '.[dev,spark,ray]'
 	touch $@

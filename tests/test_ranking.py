@@ -372,3 +372,25 @@ def test_no_rows_give_no_counts():
     targets = Ragged(torch.tensor([0, 1]), torch.tensor([0]))
     above, equal = count_above(torch.ones(1, 1), torch.ones(3, 1), targets, rows=torch.tensor([], dtype=torch.int64))
     assert above.shape == equal.shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("n_items", "dim"), [(5, 3), (37, 64), (100, 8), (333, 7), (2_000, 64), (17_001, 16)])
+def test_scores_are_the_same_bits_in_any_block_and_with_any_number_of_threads(n_items, dim, dtype):
+    # Plain products are not: a BLAS has other loops for a few rows or columns, also of one thread's share.
+    generator = torch.Generator().manual_seed(n_items)
+    queries = torch.randn(700, dim, generator=generator, dtype=dtype)
+    items = torch.randn(n_items, dim, generator=generator, dtype=dtype)
+    k, before = min(20, n_items), torch.get_num_threads()
+    values, indices = top_k(queries, items, k)
+    try:
+        for threads in (1, 2, 5, 16):
+            torch.set_num_threads(threads)
+            for size in (1, 2, 3, 5, 7, 11, 17, 18, 33, 100, 513):
+                rows = torch.randperm(700, generator=generator)[:size]
+                for targets in (None, Ragged(torch.arange(701), torch.zeros(700, dtype=torch.int64))):
+                    parts = list(ranked_tiles(queries, items, k, rows=rows, targets=targets))
+                    assert torch.equal(torch.cat([part[1] for part in parts]), values[rows])
+                    assert torch.equal(torch.cat([part[2] for part in parts]), indices[rows])
+    finally:
+        torch.set_num_threads(before)

@@ -18,7 +18,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.network]  # the build backend is fet
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "topshelf"
-EXTRAS = {"plot", "tune", "ranking", "export", "serve", "tensorboard", "mlflow", "docs", "dev", "parity"}
+EXTRAS = {
+    "plot",
+    "tune",
+    "ranking",
+    "export",
+    "serve",
+    "tensorboard",
+    "mlflow",
+    "spark",
+    "ray",
+    "docs",
+    "dev",
+    "parity",
+}
 
 
 @pytest.fixture(scope="module")

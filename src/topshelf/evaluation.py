@@ -190,7 +190,7 @@ def evaluate_set(
     With ``evalset.candidates`` only those are ranked. The popularity lift needs ``item_counts (I,)``.
     """
     vectors, table = _vectors("queries", queries), _vectors("items", items)
-    cutoffs = _checked_cutoffs(cutoffs, table.size(0))
+    cutoffs = checked_cutoffs(cutoffs, table.size(0))
     if len(vectors) != len(evalset.queries):
         raise DataError(f"queries must be one vector per query ({len(evalset.queries)}), got {len(vectors)}")
     evalset = evalset.checked(table.size(0))
@@ -225,7 +225,7 @@ def evaluate_lists(
     n_items = known.n_items if known is not None else n_items
     if n_items is None:
         raise ConfigError("n_items must be given where relevant is not Interactions, got None")
-    cutoffs = _checked_cutoffs(cutoffs, n_items)
+    cutoffs = checked_cutoffs(cutoffs, n_items)
     evalset, train_counts = list_set(relevant, train, valid, protocol, empty, n_items)
     evalset = evalset.checked(n_items)
     ranked, n_left_out = read_lists(lists, len(evalset.queries), n_items, known)
@@ -290,10 +290,19 @@ def _evaluation(
     n_items: int,
     item_counts: Tensor | np.ndarray | None,
 ) -> Evaluation:
-    users = evalset.evaluated
-    if users.numel() == 0:
+    if evalset.evaluated.numel() == 0:
         raise DataError("relevant must hold at least one item for at least one query, got none to evaluate")
-    per_user, exposure = measure(tiles, evalset, cutoffs, n_items)
+    return evaluation_of(evalset, cutoffs, *measure(tiles, evalset, cutoffs, n_items), item_counts)
+
+
+def evaluation_of(
+    evalset: EvalSet,
+    cutoffs: tuple[int, ...],
+    per_user: dict[str, Tensor],
+    exposure: Mapping[int, Tensor],
+    item_counts: Tensor | np.ndarray | None,
+) -> Evaluation:
+    """The evaluation of what :func:`topshelf.measurement.measure` found."""
     extras = {f"coverage@{k}": catalogue_coverage(exposure[k]) for k in cutoffs}
     if item_counts is not None:
         popularity = torch.as_tensor(item_counts).cpu()
@@ -301,7 +310,7 @@ def _evaluation(
     return Evaluation(
         evalset.protocol,
         cutoffs,
-        users,
+        evalset.evaluated,
         per_user,
         n_skipped=evalset.n_skipped,
         extras=extras,
@@ -311,7 +320,7 @@ def _evaluation(
     )
 
 
-def _checked_cutoffs(cutoffs: Sequence[int], n_items: int) -> tuple[int, ...]:
+def checked_cutoffs(cutoffs: Sequence[int], n_items: int) -> tuple[int, ...]:
     checked = tuple(sorted({at_least("cutoffs", k, 1) for k in cutoffs}))
     if not checked:
         raise ConfigError("cutoffs must name at least one K, got none")

@@ -223,6 +223,26 @@ def owned(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+@contextmanager
+def claimed(path: Path, *, wait: float = 0.0) -> Iterator[bool]:
+    """Hold one piece of the work that several processes share, by its lock file; False if another process has it.
+
+    The lock of a killed process is free. ``wait``: seconds, -1 for as long as it takes.
+    """
+    lock = FileLock(path, timeout=wait)
+    try:
+        lock.acquire(poll_interval=0.02)
+    except Timeout:
+        yield False
+        return
+    except OSError as error:
+        raise CheckpointError(f"cannot write to {path.parent}: {reason(error)}; choose another --out") from None
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
 def is_free(folder: Path) -> bool:
     """Whether the path is unused: nothing there, or an empty folder."""
     if not folder.exists():

@@ -15,6 +15,25 @@ from torch import Tensor
 from topshelf import kernels
 from topshelf.ragged import Ragged
 
+MULTIPLE = 16  # rows and columns of a product, where the last bits must not depend on how many there are
+
+
+def multiply(vectors: Tensor, rows: Tensor, out: Tensor, *, alpha: float = 1.0, beta: float = 0.0) -> None:
+    """Put ``alpha`` times the products of vectors (B, d) with rows (W, d) plus ``beta`` times ``out`` into ``out``.
+
+    A BLAS has other loops for a few rows or columns, and for those that are left at the end of a thread's share, and
+    they differ in the last bit. So the columns at the end are multiplied as whole multiples, where ``out (B, at least
+    W)`` has room for them; the caller does the same with B. Then a score is the same in any block, and with any number
+    of threads.
+    """
+    n = rows.size(0)
+    whole = n // MULTIPLE * MULTIPLE
+    if whole:
+        out[:, :whole].addmm_(vectors, rows[:whole].T, alpha=alpha, beta=beta)
+    if n > whole:
+        end = min(whole + MULTIPLE, out.size(1))
+        out[:, whole:end].addmm_(vectors, F.pad(rows[whole:], (0, 0, 0, end - n)).T, alpha=alpha, beta=beta)
+
 
 class SparseRows:
     """A matrix (I, w) by rows: row j has ``values`` at the columns ``lists[j]``, which are different."""
@@ -109,7 +128,10 @@ class ItemTable:
         return ItemTable(parts)
 
     def scores(self, vectors: Tensor, first: int, out: Tensor) -> None:
-        """Products of ``vectors (B, d)``, dense or CSR, with the rows from ``first`` on, written to ``out (B, W)``."""
+        """Products of ``vectors (B, d)``, dense or CSR, with the rows from ``first`` on, written to ``out (B, W)``.
+
+        Columns of ``out`` beyond the last item become 0.
+        """
         out.zero_()
         if len(self.parts) > 1 and vectors.layout != torch.strided:
             vectors = vectors.to_dense()
@@ -120,7 +142,7 @@ class ItemTable:
             if isinstance(part, SparseRows):
                 part.add_scores(own, first, out, factor)
             else:
-                out.addmm_(own.to(part.dtype), part[first : first + out.size(1)].T, alpha=factor)
+                multiply(own.to(part.dtype), part[first : first + out.size(1)], out, alpha=factor, beta=1.0)
 
 
 ItemVectors = Tensor | ItemTable

@@ -1,7 +1,8 @@
 """The best items of each query over a whole catalogue: exact, tiled, and with one order for ties.
 
 The order is score descending, then item index ascending. It holds inside a list and at its end, and it does
-not depend on the tile sizes.
+not depend on the tile sizes. On a CPU the scores do not either, to the last bit: a query has the same list whichever
+other queries are ranked with it, and with any number of threads (:func:`topshelf.item_table.multiply`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf import kernels
 from topshelf.errors import DataError, TrainingError, at_least, at_most
-from topshelf.item_table import ItemTable, ItemVectors
+from topshelf.item_table import MULTIPLE, ItemTable, ItemVectors, multiply
 from topshelf.ragged import Ragged
 
 WORKSPACE = 64 << 20  # bytes of scores held at once, at most
@@ -22,7 +24,7 @@ CACHED = 16 << 20  # bytes of scores that stay in the cache while they are maske
 MAX_TILE = 1 << 14  # items per tile: narrower ones feed the product better, but are searched more often
 LEAST_ROWS = 512  # queries per tile, where the workspace allows it: fewer starve the product
 COUNTING_BLOCK = 1 << 20  # scores compared at once by torch
-ROW_MULTIPLE = 16  # rows of whole cache lines: the product of 40,988 items took 0.6 of the time
+ROW_MULTIPLE = MULTIPLE  # also rows of whole cache lines: the product of 40,988 items took 0.6 of the time
 NO_ITEM = -1
 
 
@@ -148,7 +150,11 @@ class _Scorer:
     def set_queries(self, vectors: Tensor, exclude: Ragged | None, stop: Tensor | None = None) -> None:
         is_table = isinstance(self.items, ItemTable)  # whose numbers are float32
         is_double = not is_table and torch.float64 in (vectors.dtype, self.items.dtype)
-        self.vectors = vectors.to(self.items.device, torch.float64 if is_double else torch.float32)
+        vectors = vectors.to(self.items.device, torch.float64 if is_double else torch.float32)
+        self.n_queries = n = vectors.size(0)
+        if vectors.layout == torch.strided and n % MULTIPLE:
+            vectors = F.pad(vectors, (0, 0, 0, MULTIPLE - n % MULTIPLE))
+        self.vectors = vectors
         self.exclude = exclude.to(self.items.device) if exclude is not None else None
         self.stop = stop
 
@@ -157,9 +163,12 @@ class _Scorer:
         n_rows, width = self.vectors.size(0), stop - start
         stride = -(-width // ROW_MULTIPLE) * ROW_MULTIPLE
         self._buffer = reused(self._buffer, n_rows * stride, self.vectors.dtype, self.items.device)
-        self.tile = self._buffer[: n_rows * stride].view(n_rows, stride)[:, :width]
+        padded = self._buffer[: n_rows * stride].view(n_rows, stride)
+        self.tile = padded[: self.n_queries, :width]
         if isinstance(self.items, ItemTable):
-            self.items.scores(self.vectors, start, self.tile)
+            self.items.scores(self.vectors, start, padded)
+        elif self.vectors.layout == torch.strided:
+            multiply(self.vectors, self.items[start:stop].to(self.vectors.dtype), padded)
         else:
             torch.mm(self.vectors, self.items[start:stop].to(self.vectors.dtype).T, out=self.tile)
         if self.exclude is not None:
@@ -189,7 +198,7 @@ def hide(tile: Tensor, lists: Ragged, first: int) -> None:
 
 def _best(scorer: _Scorer, k: int, width: int, rows: Tensor) -> tuple[Tensor, Tensor]:
     """The k best of the scorer's queries, by a running merge over item tiles in index order."""
-    values, indices = no_places(scorer.vectors.size(0), k, scorer.vectors.dtype, scorer.items.device)
+    values, indices = no_places(scorer.n_queries, k, scorer.vectors.dtype, scorer.items.device)
     n_items = scorer.items.size(0)
     for start in range(0, n_items, width):
         keep_best(scorer.scores(start, min(start + width, n_items)), values, indices, start)
@@ -255,7 +264,8 @@ def _tile_width(n_items: int, tile: int | None, n_rows: int) -> int:
     if n_rows * n_items * 4 <= CACHED:  # a few queries: one tile, for every call of a kernel costs them
         return n_items
     n_tiles = -(-n_items // MAX_TILE)
-    return -(-n_items // n_tiles)  # tiles of equal width rather than a thin last one
+    share = -(-n_items // n_tiles)  # tiles of equal width rather than a thin last one
+    return -(-share // MULTIPLE) * MULTIPLE
 
 
 def chosen_rows(queries: QueryVectors, rows: Tensor | None) -> Tensor:

@@ -124,7 +124,7 @@ class Recommender(Parameters):
 
     def recommend(
         self,
-        users: Sequence[Any] | None = None,
+        users: Sequence[Any] | pl.Series | None = None,
         k: int | None = None,
         *,
         filter_seen: bool | None = None,
@@ -143,7 +143,7 @@ class Recommender(Parameters):
 
     def recommend_blocks(
         self,
-        users: Sequence[Any] | None = None,
+        users: Sequence[Any] | pl.Series | None = None,
         k: int | None = None,
         *,
         filter_seen: bool | None = None,
@@ -161,7 +161,7 @@ class Recommender(Parameters):
 
     def _lists(self, queries: QuerySet, k: int | None, filter_seen: bool | None, why: int) -> pl.DataFrame:
         artifact, rows, exclude = self.artifact, queries.known_rows(), None
-        if self._filters(filter_seen):
+        if self.filters(filter_seen):
             exclude = artifact.seen if queries.is_all else artifact.seen.select(rows)
         ranked = artifact.rank(queries, k, exclude=exclude)
         table = self._table("user", artifact.users, rows, ranked)
@@ -191,7 +191,7 @@ class Recommender(Parameters):
         artifact = self.artifact
         events = artifact.events if "sequence" in artifact.model.kinds else None
         arrived = arrive(histories, artifact.taken, artifact.seen, artifact.users, artifact.items, events)
-        exclude = arrived.seen if self._filters(filter_seen) else None
+        exclude = arrived.seen if self.filters(filter_seen) else None
         ranked = artifact.rank(self._arrived_queries(arrived), k, exclude=exclude)
         table = self._table("user", arrived.users, torch.arange(len(arrived.users)), ranked)
         return self._with_reasons(table, arrived.lists, ranked, why) if why else table
@@ -340,7 +340,7 @@ class Recommender(Parameters):
     def _set(self, fitted: Fitted) -> None:
         self._fitted, self._artifact = fitted, None
 
-    def _filters(self, filter_seen: bool | None) -> bool:
+    def filters(self, filter_seen: bool | None) -> bool:
         """Whether items that a user has are left out; by default as the run was measured."""
         if filter_seen is not None:
             return filter_seen
@@ -390,6 +390,8 @@ def _same_run(path: str | Path, run: str | None) -> Fitted:
 
 def _rows(ids: IdMap, wanted: Any) -> torch.Tensor:
     """Dense indices of external ids; a single id is a list of one."""
+    if isinstance(wanted, pl.Series):
+        return torch.from_numpy(ids.index(wanted).astype(np.int64))
     if isinstance(wanted, torch.Tensor | np.ndarray | np.generic):
         wanted = wanted.tolist()
     listed = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Iterable) else list(wanted)

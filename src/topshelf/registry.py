@@ -72,6 +72,12 @@ def allow(packages: Collection[str]) -> None:
     _ALLOWED.update([packages] if isinstance(packages, str) else packages)
 
 
+def allowed(packages: Collection[str] = ()) -> tuple[str, ...]:
+    """These packages, which are allowed from now on, and those that were before: for another process."""
+    allow(packages)
+    return tuple(sorted(_ALLOWED))
+
+
 def check_allowed(names: Mapping[str, str], where: object) -> None:
     """Refuse classes in a file that the caller has neither imported nor allowed: importing runs their code.
 

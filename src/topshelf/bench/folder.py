@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import polars as pl
-from filelock import FileLock, Timeout
 
 from topshelf import files
 from topshelf.errors import CheckpointError, ConfigError
@@ -92,28 +91,15 @@ class BenchFolder:
 
     @contextmanager
     def claim(self, key: str) -> Iterator[bool]:
-        lock = FileLock(self.path / "claims" / key, timeout=_LOOK)
-        try:
-            lock.acquire(poll_interval=0.02)
-        except Timeout:
-            yield False
-            return
-        try:
-            yield not self._result(key).exists()
-        finally:
-            lock.release()
+        with files.claimed(self.path / "claims" / key, wait=_LOOK) as is_ours:
+            yield is_ours and not self._result(key).exists()
 
     def running(self) -> set[str]:
         return {key for key in self._keys("claims", "") if self._is_held(key)}
 
     def _is_held(self, key: str) -> bool:
-        lock = FileLock(self.path / "claims" / key, timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            return True
-        lock.release()
-        return False
+        with files.claimed(self.path / "claims" / key) as is_free:
+            return not is_free
 
     def results(self) -> dict[str, dict[str, Any]]:
         return {key: _checked(self._result(key), key) for key in self._keys("results", ".json")}

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from topshelf import terminal
-from topshelf.cli import completion, lists, pages, show, source, workers
+from topshelf.cli import completion, lists, measured, pages, show, source, workers
 from topshelf.cli.options import (
+    SEVERAL,
     Allow,
     AsJson,
     ColumnOptions,
     ConfigFile,
     ListFile,
+    ListFileOrFolder,
+    PartUsers,
+    Processes,
     Quiet,
     RunOptions,
     RunPath,
@@ -28,13 +32,9 @@ from topshelf.cli.options import (
 from topshelf.errors import ConfigError, one_of
 
 if TYPE_CHECKING:
-    from topshelf.evaluation import Evaluation
     from topshelf.recommender import Recommender
     from topshelf.sequence_settings import SequenceDataSettings
     from topshelf.settings import DataSettings
-    from topshelf.training import Fitted
-
-_SEVERAL = "Several processes"
 
 
 @expanded
@@ -43,9 +43,9 @@ def train(
     config: ConfigFile = None,
     out: Annotated[Path | None, option("Folder for the run.")] = None,
     resume: Annotated[Path | None, option("Continue the run in this folder.", tab=completion.runs)] = None,
-    processes: Annotated[int | None, option("Train with several processes of this machine.", panel=_SEVERAL)] = None,
-    restarts: Annotated[int, option("How often lost processes are started again.", panel=_SEVERAL)] = 3,
-    timeout: Annotated[float, option("Seconds that a process waits for the others.", panel=_SEVERAL)] = 300.0,
+    processes: Annotated[int | None, option("Train with several processes of this machine.", panel=SEVERAL)] = None,
+    restarts: Annotated[int, option("How often lost processes are started again.", panel=SEVERAL)] = 3,
+    timeout: Annotated[float, option("Seconds that a process waits for the others.", panel=SEVERAL)] = 300.0,
     allow: Allow = None,  # noqa: ARG001
     with_report: WithReport = None,
     quiet: Quiet = False,
@@ -100,37 +100,52 @@ def evaluate(
     ] = None,
     cutoffs: Annotated[str | None, option("List lengths, such as 5,10,20; default: the run's.")] = None,
     against: Annotated[
-        Path | None, option("Run on the same data to compare with, by a paired test.", tab=completion.runs)
+        Path | None,
+        option(
+            "Run on the same data, or folder of its metrics, to compare with by a paired test.", tab=completion.runs
+        ),
     ] = None,
+    out: Annotated[Path | None, option("Folder for the metrics of every user, as Parquet parts.")] = None,
+    processes: Processes = None,
+    part_users: Annotated[int | None, option("Users per part, a multiple of 8192.", panel=SEVERAL)] = None,
     allow: Allow = None,  # noqa: ARG001
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a run on its test part, ranking all items.
+
+    With --out the metrics of every user are kept, and the work is divided into parts: the same command goes on where a
+    stopped one was, and helps one that runs. RUN and --against may be such a folder.
 
     Examples:
 
       topshelf evaluate runs/health --protocol paper --cutoffs 5,10,20
 
       topshelf evaluate runs/slatk --against runs/softmax
+
+      topshelf evaluate runs/slatk --out measured/slatk --processes 2
+
+      topshelf evaluate measured/slatk --against measured/softmax
     """
     from topshelf.evaluation import compare
 
+    if out is None and (processes or part_users):
+        raise ConfigError("--processes and --part-users are for the parts of --out FOLDER; give it too")
     form = "whole numbers such as 5,10,20"
     lengths = None if cutoffs is None else tuple(sorted(set(numbers(cutoffs, int, "--cutoffs", form))))
-    fitted, evaluation = _evaluated(run, protocol, lengths)
-    result: dict[str, Any] = {"run": str(run), "finished": fitted.is_finished, "data": fitted.dataset.name}
-    result |= evaluation.to_json()
+    parts = None if out is None else {"out": out, "processes": processes or 1, "part_users": part_users}
+    about, evaluation = measured.evaluated(run, protocol, lengths, parts)
+    metric = about.pop("metric")
+    result: dict[str, Any] = {"run": str(run), **about, **evaluation.to_json()}
     if against is not None:
-        metric = fitted.task.metric(fitted.config)
         if metric not in evaluation.per_user:
             metric = f"ndcg@{evaluation.cutoffs[-1]}"
-        other = _evaluated(against, protocol, evaluation.cutoffs)[1]
+        other = measured.evaluated(against, protocol, evaluation.cutoffs)[1]
         paired = vars(compare(evaluation, other, metric))
         result["against"] = {"run": str(against), "metric": metric, **paired, "mean": other.to_json()["mean"]}
     if as_json:
         typer.echo(terminal.as_json(result))
     else:
-        show.evaluation(result, f"{run} on {fitted.dataset.name}")
+        show.evaluation(result, f"{run} on {about['data']}")
         if against is not None:
             show.against(result)
 
@@ -148,13 +163,18 @@ def recommend(
     keep_seen: Annotated[bool, option("Include items that the user already has.", "--keep-seen")] = False,
     why: Annotated[bool, option("Name the user's own items that speak most for each listed one.", "--why")] = False,
     titles: Titles = None,
-    out: ListFile = None,
+    out: ListFileOrFolder = None,
+    processes: Processes = None,
+    part_users: PartUsers = None,
     allow: Allow = None,  # noqa: ARG001
     as_json: AsJson = False,
 ) -> None:
     """List the best items per user, without those the user already has.
 
-    With --out alone, every user gets a list. With --new, users get lists from what they have in the run's data and in
+    With --out alone, every user gets a list. If --out is a folder, they are written as Parquet parts: the same command
+    goes on where a stopped one was, and helps one that runs, on this machine or another that sees the folders.
+
+    With --new, users get lists from what they have in the run's data and in
     the file, if the model can score new interactions (see topshelf models). The file is read like the run's data,
     unless its columns are given. Where the model takes sequences, items count in the order of --items, or of the
     file's times; without times, in the order of its rows. Items that are not in the run's data are counted and
@@ -168,6 +188,8 @@ def recommend(
 
       topshelf recommend runs/clicks --out lists.parquet
 
+      topshelf recommend runs/clicks --out lists --processes 2
+
       topshelf recommend runs/ease --items 3,7,12
 
       topshelf recommend runs/ease --new week.csv --out lists.csv
@@ -179,13 +201,20 @@ def recommend(
             "give --user ID (may be given again), --items IDS for a new user, --new FILE for what came since training, "
             "or --out FILE for the lists of all users"
         )
-    lists.check(out, as_json=as_json)
+    is_for_all = user is None and items is None and new is None
+    lists.check(out, as_json=as_json, may_be_folder=is_for_all)
+    if (processes or part_users) and not (is_for_all and lists.is_folder(out)):
+        raise ConfigError("--processes and --part-users are for the lists of all users in a folder: --out FOLDER")
     if items is not None and (user is not None or new is not None):
         raise ConfigError("--items IDS describes a new user: leave out --user and --new")
     if columns.reading() and new is None:
         raise ConfigError("--user-column and the other columns are those of --new FILE; give it too")
-    recommender = lists.opened(run, titles)
     options: dict[str, Any] = {"filter_seen": False if keep_seen else None, "why": lists.REASONS if why else 0}
+    if is_for_all and out is not None and lists.is_folder(out):
+        shared = {"k": k, "titles": titles, "part_users": part_users, "processes": processes or 1}
+        lists.write_parts(run, out, {**options, **shared})
+        return
+    recommender = lists.opened(run, titles)
     if new is not None:
         histories = show.chosen(_histories(recommender, new, columns), user)
         table = recommender.recommend_new(histories, k, **options)
@@ -298,18 +327,6 @@ def _registered(what: str, rows: list[dict[str, Any]], name: str | None, task: s
         show.entries(what, rows)
     else:
         show.listing(what, rows, task)
-
-
-def _evaluated(run: Path, protocol: str | None, cutoffs: tuple[int, ...] | None) -> tuple[Fitted, Evaluation]:
-    from topshelf import training
-
-    fitted = training.load(run)
-    if fitted.config.train.refit and (protocol or fitted.config.evaluate.protocol) == "paper":
-        raise ConfigError(
-            f"the paper protocol leaves validation items in the ranking, and {run} was refitted on them; "
-            "use --protocol standard"
-        )
-    return fitted, fitted.evaluate(protocol, cutoffs)
 
 
 def _histories(recommender: Recommender, path: Path, columns: ColumnOptions) -> dict[Any, list[Any]]:

@@ -20,13 +20,19 @@ SHOWN = 200  # rows that are printed
 REASONS = 3  # own items that --why names per listed item
 
 
-def check(out: Path | None, *, as_json: bool = False) -> None:
+def is_folder(out: Path | None) -> bool:
+    """Whether lists go into a folder of parts: a folder that is there, or a name without an ending."""
+    return out is not None and (out.is_dir() or not out.suffix)
+
+
+def check(out: Path | None, *, as_json: bool = False, may_be_folder: bool = False) -> None:
     """Refuse a file of an unknown format, and two outputs at once."""
     if out is None:
         return
     from topshelf.list_files import check_name
 
-    check_name("--out", out)
+    if not (may_be_folder and is_folder(out)):
+        check_name("--out", out)
     if as_json:
         raise ConfigError("give --json or --out FILE, not both; a .jsonl file has the same content")
 
@@ -55,6 +61,14 @@ def write_all(recommender: Recommender, k: int | None, out: Path | None, options
     blocks = recommender.recommend_blocks(None, k, **options)
     rows = write_lists(out, _watched(blocks, len(recommender.artifact.users)))
     terminal.say(f"{rows:,} rows written to {out}")
+
+
+def write_parts(run: Path, out: Path, options: dict[str, Any]) -> None:
+    """The lists of all users as a folder of parts."""
+    from topshelf.parts import recommend_parts
+
+    rows = recommend_parts(run, out, **options, quiet=False)
+    terminal.say(f"{rows:,} rows in the parts of {out}")
 
 
 def _watched(blocks: Iterator[pl.DataFrame], n_users: int) -> Iterator[pl.DataFrame]:

@@ -34,6 +34,16 @@ def argument(metavar: str, help: str, tab: Callable[..., Any] | None = None) -> 
 ListFile = Annotated[
     Path | None, option("Write a .parquet, .csv or .jsonl file instead of printing; any number of users.")
 ]
+ListFileOrFolder = Annotated[
+    Path | None,
+    option(
+        "Write a .parquet, .csv or .jsonl file instead of printing; any number of users. A name without an ending is a "
+        "folder of Parquet parts, for the lists of all users."
+    ),
+]
+SEVERAL = "Several processes"
+Processes = Annotated[int | None, option("Write the parts of a folder by several processes.", panel=SEVERAL)]
+PartUsers = Annotated[int | None, option("Users per part; default: those of a million rows.", panel=SEVERAL)]
 Titles = Annotated[Path | None, option("Titles of items to show: a CSV, TSV or Parquet file with items and titles.")]
 AsJson = Annotated[bool, option("Print JSON instead of tables.", "--json")]
 Quiet = Annotated[bool, option("No progress bar.", "--quiet")]

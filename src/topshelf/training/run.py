@@ -76,6 +76,11 @@ class Fitted:
         Validation masks train only. With ``train.refit`` the model has seen the validation part, so that part is not
         held out for it; with ``refit = "all"`` it has seen the test part too, and is refused.
         """
+        self.check_measured(part)
+        return self.task.measure(self.model, part, self.config, protocol=protocol, cutoffs=cutoffs)
+
+    def check_measured(self, part: Part) -> None:
+        """Refuse a part that is not there, or that the model has learned from."""
         if part == "test" and not self.task.has("test"):
             raise ConfigError(
                 "this run has no test part (data.test_fraction = 0), so there is nothing to evaluate on; its "
@@ -86,7 +91,6 @@ class Fitted:
                 "this model was refitted on everything, the test part too (train.refit = 'all'); its test metrics, "
                 "from before the refit, are in metrics.json"
             )
-        return self.task.measure(self.model, part, self.config, protocol=protocol, cutoffs=cutoffs)
 
     @cached_property
     def test(self) -> Evaluation:

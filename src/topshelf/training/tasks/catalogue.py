@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,12 +13,13 @@ from topshelf.data.memory import available
 from topshelf.data.sequence_split import SequenceSplit
 from topshelf.errors import DataError
 from topshelf.evalset import EvalSet
+from topshelf.evaluation import Evaluation, evaluate_set
 from topshelf.item_table import ItemVectors
 from topshelf.models import Model
 from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import QueryVectors
-from topshelf.training.tasks.base import Task
+from topshelf.training.tasks.base import Part, Task
 
 _MAX_SIZE = 2**31  # more users or items than any table of vectors holds
 
@@ -34,6 +35,37 @@ class CatalogueTask(Task):
 
     def sizes(self) -> tuple[int, ...]:
         return self.split.n_users, self.split.n_items
+
+    def measured(
+        self,
+        model: Model,
+        part: Part,
+        config: Any,
+        *,
+        protocol: str | None = None,
+        cutoffs: Sequence[int] | None = None,
+    ) -> dict[str, Any]:
+        """What :func:`topshelf.evaluation.evaluate_set` is given to measure a held-out part."""
+        evalset, popularity = self.asked(model, part, protocol or config.evaluate.protocol)
+        queries, items = vectors_for(model, evalset)
+        cutoffs = cutoffs or self.cutoffs(config)
+        given: dict[str, Any] = {"queries": queries, "items": items, "evalset": evalset, "cutoffs": cutoffs}
+        return {**given, "auc": config.evaluate.auc, "item_counts": popularity}
+
+    def asked(self, model: Model, part: Part, protocol: str) -> tuple[EvalSet, Tensor]:
+        """The set that a held-out part is, and how often each item is in train."""
+        raise NotImplementedError
+
+    def measure(
+        self,
+        model: Model,
+        part: Part,
+        config: Any,
+        *,
+        protocol: str | None = None,
+        cutoffs: Sequence[int] | None = None,
+    ) -> Evaluation:
+        return evaluate_set(**self.measured(model, part, config, protocol=protocol, cutoffs=cutoffs))
 
 
 def known_vectors(model: Model, queries: QuerySet) -> dict[str, Tensor] | None:

@@ -16,7 +16,7 @@ from topshelf.data import Dataset, Split, load_split
 from topshelf.data.splits import Through
 from topshelf.errors import DataError
 from topshelf.evalset import EvalSet, protocol_set
-from topshelf.evaluation import Evaluation, evaluate_set, ndcg
+from topshelf.evaluation import ndcg
 from topshelf.models import Model
 from topshelf.queries import Context, EventLists, QuerySet
 from topshelf.training import checkpoint
@@ -134,23 +134,9 @@ class InteractionsTask(CatalogueTask):
             items = model.held.whole(items)
         return ndcg(queries, items, evalset.relevant, evalset.exclude, k, self.world)
 
-    def measure(
-        self,
-        model: Model,
-        part: Part,
-        config: RunConfig,
-        *,
-        protocol: str | None = None,
-        cutoffs: Sequence[int] | None = None,
-    ) -> Evaluation:
-        evalset = self.evaluation(part, protocol or config.evaluate.protocol)
-        return evaluate_set(
-            *vectors_for(model, evalset),
-            evalset,
-            cutoffs or self.cutoffs(config),
-            auc=config.evaluate.auc,
-            item_counts=torch.bincount(self.split.lists("train").indices, minlength=self.n_items),
-        )
+    def asked(self, model: Model, part: Part, protocol: str) -> tuple[EvalSet, torch.Tensor]:  # noqa: ARG002
+        counts = torch.bincount(self.split.lists("train").indices, minlength=self.n_items)
+        return self.evaluation(part, protocol), counts
 
     @torch.no_grad()
     def answers(self, model: Model, through: Through) -> dict[str, Any]:

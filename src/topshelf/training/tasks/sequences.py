@@ -19,7 +19,7 @@ from topshelf.data.sequence_split import TARGETS, Asked, SequenceSplit, as_sets
 from topshelf.data.splits import Through
 from topshelf.errors import CheckpointError, DataError, one_of
 from topshelf.evalset import NEXT_ITEM, EvalSet
-from topshelf.evaluation import Evaluation, evaluate_set
+from topshelf.evaluation import evaluate_set
 from topshelf.models import Model
 from topshelf.models.sequence import SequenceModel
 from topshelf.queries import Context, EventLists, QuerySet
@@ -148,23 +148,10 @@ class SequencesTask(CatalogueTask):
         evalset = self.asked_set(asked, kind_for(model))
         return evaluate_set(*vectors_for(model, evalset), evalset, (k,), auc=False).mean()[f"ndcg@{k}"]
 
-    def measure(
-        self,
-        model: Model,
-        part: Part,
-        config: SequenceConfig,
-        *,
-        protocol: str | None = None,  # noqa: ARG002  there is one, given by data.exclude_seen
-        cutoffs: Sequence[int] | None = None,
-    ) -> Evaluation:
-        evalset = self.evaluation(part, kind_for(model))
-        return evaluate_set(
-            *vectors_for(model, evalset),
-            evalset,
-            cutoffs or self.cutoffs(config),
-            auc=config.evaluate.auc,
-            item_counts=torch.bincount(self.split.sequences("train").indices, minlength=self.n_items),
-        )
+    def asked(self, model: Model, part: Part, protocol: str) -> tuple[EvalSet, torch.Tensor]:  # noqa: ARG002
+        """There is one protocol, given by data.exclude_seen."""
+        counts = torch.bincount(self.split.sequences("train").indices, minlength=self.n_items)
+        return self.evaluation(part, kind_for(model)), counts
 
     @torch.no_grad()
     def answers(self, model: Model, through: Through) -> dict[str, Any]:
