@@ -123,8 +123,8 @@ def keep(file: Path, **content: Any) -> None:
 
 
 def held(file: Path | None, name: str = "rows") -> Any:
-    """A list of a result file; empty without the file."""
-    return json.loads(file.read_text(encoding="utf-8"))[name] if file and file.exists() else []
+    """A list of a result file; empty without the file, or where it has none of that name."""
+    return json.loads(file.read_text(encoding="utf-8")).get(name, []) if file and file.exists() else []
 
 
 def today() -> str:

@@ -32,7 +32,8 @@ class SharedTrainer(Trainer):
     """A :class:`Trainer` whose objective is divided among the processes of a world.
 
     Its state is that of one process: tables are gathered when it is asked for, so it loads on any number of processes.
-    Every process must call :meth:`state_dict`, as with any collective operation.
+    Every process must call :meth:`state_dict`, as with any collective operation; the main one gets the whole tables,
+    the others keep their slices.
     """
 
     model: Model
@@ -93,8 +94,8 @@ class SharedTrainer(Trainer):
         best = state["best_weights"]
         return {
             **state,
-            "model": gather_rows(self.model, state["model"]),
-            "best_weights": None if best is None else gather_rows(self.model, best),
+            "model": gather_rows(self.model, state["model"], main_only=True),
+            "best_weights": None if best is None else gather_rows(self.model, best, main_only=True),
             "optimizer": {**state["optimizer"], "state": moments},
         }
 
@@ -123,9 +124,11 @@ class SharedTrainer(Trainer):
         """The optimizer's state of a parameter, over all slices."""
         if not self._is_sliced(parameter):
             return moments
-        held = self.model.held
-        assert held is not None
-        return {name: held.whole(one) if one.dim() else one for name, one in moments.items()}
+        table = self.model.item_tables[0]
+        return {
+            name: gather_rows(self.model, {table: one}, main_only=True)[table] if one.dim() else one
+            for name, one in moments.items()
+        }
 
     def _sliced(self, parameter: str, moments: Any) -> Any:
         if not self._is_sliced(parameter) or not isinstance(moments, dict):
