@@ -84,8 +84,20 @@ def test_pairs_and_priors_too(source):
 class NeverWhole(MF):
     """A model that refuses to encode all its items."""
 
+    by_rows = True
+
     def encode_items(self):
         raise AssertionError("all items were encoded")
+
+
+def test_a_model_that_encodes_otherwise_does_not_inherit_the_claim():
+    class Halved(MF):
+        def encode_items(self):
+            return super().encode_items() / 2
+
+    assert MF.by_rows
+    assert not Halved.by_rows
+    assert NeverWhole.by_rows  # it says so
 
 
 def trainer_of(model_class=MF, n_items=3000, **more):
@@ -145,6 +157,17 @@ def test_a_row_that_no_batch_has_touched_stays_as_it_was():
     moved = (trainer.model.item_vectors != before).any(1).nonzero().squeeze(1).tolist()
     assert set(moved) <= touched
     assert 0 < len(moved) < 3000
+
+
+def test_the_loss_in_one_piece_draws_anew_after_a_step():
+    trainer = trainer_of()
+    batches = list(trainer.batches.epoch(stream(0)))
+    trainer._step(batches[0], 1, 0)
+    value, encoded = trainer.objective(batches[1], stream(7))
+    assert encoded.items.size(0) == 3000
+    again, _ = trainer.objective(batches[1], stream(7))
+    assert value.item() == again.item() > 0
+    assert trainer.objective.head.made is None
 
 
 def test_a_resumed_run_by_rows_is_the_same_to_the_last_bit():

@@ -93,6 +93,12 @@ class Model(Trainable):
         self.n_queries = at_least("n_queries", n_queries, 1)
         self.n_items = at_least("n_items", n_items, 1)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        encodes = {"encode_queries", "encode_items", "encode", "encode_batch"} & vars(cls).keys()
+        if encodes and "by_rows" not in vars(cls):
+            cls.by_rows = False  # a subclass that encodes otherwise makes its own claim
+
     def hold(self, held: ItemSlice | None) -> None:
         """Keep only a slice of the tables of items; with None, gather them again. Then :meth:`attach` the data."""
         for name in self.item_tables:

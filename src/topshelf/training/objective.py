@@ -140,6 +140,7 @@ class CatalogueObjective:
             self.head.held = self.model.held.among(rows)
             rows = self.head.held.rows(rows) - self.model.held.first
         number = self.head.backward(small, Encoded(queries, self.model.encode_item_rows(rows)), generator)
+        self.head.made = None
         return StepResult(number, seen)
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Encoded]:
