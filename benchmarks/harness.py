@@ -143,6 +143,15 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     )
 
 
+def write_page(page: str, begin: str, end: str, content: str) -> None:
+    """Put content between two marks of a page of docs."""
+    from topshelf.files import write_text
+
+    path = ROOT / "docs" / page
+    before, rest = path.read_text(encoding="utf-8").split(begin)
+    write_text(path, f"{before}{begin}\n\n{content}\n\n{end}{rest.split(end)[1]}")
+
+
 def head(heads: Sequence[str]) -> str:
     return table(heads, [])
 

@@ -25,11 +25,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.harness import ELECTRONIC, GIB, HEALTH, MOVIELENS, ROOT, Benchmark, Memory, Row, apart, table
+from benchmarks.harness import ELECTRONIC, GIB, HEALTH, MOVIELENS, Benchmark, Memory, Row, apart, table, write_page
 from benchmarks.trained import METRIC, TEST_AT_20, trainer
 from topshelf.config import assemble, merged
 from topshelf.data import load_split
-from topshelf.files import write_text
 from topshelf.ragged import Ragged
 from topshelf.training import fit
 from topshelf.training.batches import stream
@@ -212,13 +211,9 @@ def cost_table(rows: list[Row]) -> str:
     return table(heads, lines)
 
 
-def write_page(benchmark: Benchmark) -> None:
-    page = ROOT / "docs" / "scaling.md"
-    text = page.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    tables = f"{quality_table(benchmark.held('quality'))}\n\nMilliseconds of processor time, and MiB, per step:\n\n"
-    tables += cost_table(benchmark.held("cost"))
-    write_text(page, f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.split(END)[1]}")
+def tables(benchmark: Benchmark) -> str:
+    costs = f"Milliseconds of processor time, and MiB, per step:\n\n{cost_table(benchmark.held('cost'))}"
+    return f"{quality_table(benchmark.held('quality'))}\n\n{costs}"
 
 
 def main() -> None:
@@ -235,7 +230,7 @@ def main() -> None:
     add("--page", action="store_true", help="write the tables of FILE into docs/scaling.md")
     options = benchmark.parse()
     if options.page:
-        write_page(benchmark)
+        write_page("scaling.md", BEGIN, END, tables(benchmark))
     elif options.cost:
         costs(benchmark)
         print(cost_table(benchmark.held("cost")) if options.json else "")

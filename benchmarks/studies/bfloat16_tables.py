@@ -1,13 +1,15 @@
 """Tables of users and items in bfloat16: does the rounding after every step cost NDCG@20?
 
     python -m benchmarks.studies.bfloat16_tables [--quick] [--data NAME ...] [--seeds 0 1 2] [--json FILE]
+    python -m benchmarks.studies.bfloat16_tables --page --json FILE
 
 MF with SL@20 by ``row_adam``, the settings of ``benchmarks.studies.approximate`` at 0.3 of its learning rate; over the
 exact catalogue, and by rows with the batch's items and uniform draws. After every step the numbers of both tables are
 rounded to bfloat16: to the nearest, or up or down at random with the probabilities that keep the mean (stochastic
 rounding); once also the optimizer's two moments. The arithmetic of a step stays in float32, so the numbers are those
 of tables kept in bfloat16, without the saved memory. Early stopping on validation NDCG@20 (every 5 epochs, 40 without a
-better one); the test NDCG@20 is that of the best epoch, train masked. ``--quick``: MovieLens-100K, five epochs.
+better one); the test NDCG@20 is that of the best epoch, train masked. ``--page`` writes the table of FILE
+into docs/scaling.md. ``--quick``: MovieLens-100K, five epochs.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.harness import HEALTH, MOVIELENS, Benchmark, Row, mean_and_spread, table
+from benchmarks.harness import HEALTH, MOVIELENS, Benchmark, Row, mean_and_spread, table, write_page
 from benchmarks.studies.approximate import EXACT, SHIPPED, settings_of, sources
 from benchmarks.trained import trainer, validation
 from topshelf.config import assemble, merged
@@ -27,6 +29,7 @@ from topshelf.training.build import resolve
 from topshelf.training.trainer import Trainer
 
 DRAWN, RATE, EPOCHS, PATIENCE, EVERY = 100, 0.3, 200, 40, 5
+BEGIN, END = "<!-- measured: benchmarks/studies/bfloat16_tables.py --page -->", "<!-- end of bfloat16 -->"
 NEGATIVES = (EXACT, f"in batch + {DRAWN} uniform")
 ROUNDINGS = ("float32", "nearest", "stochastic", "stochastic, moments too")
 
@@ -95,9 +98,13 @@ def main() -> None:
     names = (HEALTH, MOVIELENS)
     quick = {"data": [MOVIELENS], "seeds": [0]}
     benchmark = Benchmark(__spec__.name, __doc__, data=names, known=names, seeds=(0, 1, 2), quick=quick)
+    benchmark.parser.add_argument("--page", action="store_true", help="write the table of FILE into docs/scaling.md")
     options = benchmark.parse()
     torch.set_num_threads(1)
     rows = benchmark.held()
+    if options.page:
+        write_page("scaling.md", BEGIN, END, page(rows))
+        return
     for data in options.data:
         for seed in options.seeds:
             for negatives in NEGATIVES:

@@ -50,22 +50,11 @@ class Share:
             table.copy_(self.world.all_rows(table[first:last]))
 
 
-def gather_rows(model: Model, tensors: dict[str, Tensor], *, main_only: bool = False) -> dict[str, Tensor]:
-    """Tensors by the names of the model's parameters, with the tables of items put together; all processes call it.
-
-    ``main_only``: the other processes drop each whole table at once and keep their slices.
-    """
-    held = model.held
-    if held is None:
+def gather_rows(model: Model, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by the names of the model's parameters, with the tables of items put together; all processes call it."""
+    if model.held is None:
         return tensors
-
-    def gathered(name: str, one: Tensor) -> Tensor:
-        if name not in model.item_tables:
-            return one
-        whole = held.whole(one)
-        return whole if held.world.is_main or not main_only else one
-
-    return {name: gathered(name, one) for name, one in tensors.items()}
+    return {name: model.held.whole(one) if name in model.item_tables else one for name, one in tensors.items()}
 
 
 def slice_rows(model: Model, tensors: Any) -> Any:
