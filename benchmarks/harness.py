@@ -123,8 +123,8 @@ def keep(file: Path, **content: Any) -> None:
 
 
 def held(file: Path | None, name: str = "rows") -> Any:
-    """A list of a result file; empty without the file."""
-    return json.loads(file.read_text(encoding="utf-8"))[name] if file and file.exists() else []
+    """A list of a result file; empty without the file, or where it has none of that name."""
+    return json.loads(file.read_text(encoding="utf-8")).get(name, []) if file and file.exists() else []
 
 
 def today() -> str:
@@ -141,6 +141,15 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(
         "|---" * len(heads) + "|" if line is lines[1] else f"| {' | '.join(map(str, line))} |" for line in lines
     )
+
+
+def write_page(page: str, begin: str, end: str, content: str) -> None:
+    """Put content between two marks of a page of docs."""
+    from topshelf.files import write_text
+
+    path = ROOT / "docs" / page
+    before, rest = path.read_text(encoding="utf-8").split(begin)
+    write_text(path, f"{before}{begin}\n\n{content}\n\n{end}{rest.split(end)[1]}")
 
 
 def head(heads: Sequence[str]) -> str:

@@ -52,6 +52,11 @@ CASES = {
     "bpr": {"loss": {"name": "bpr"}},
     "bpr, pairs": {"loss": {"name": "bpr"}, "train": {"order": "pair"}},
     "softmax, drawn": {"loss": {"name": "softmax"}, "negatives": {"kind": "in_batch"}},
+    "softmax, by rows": {
+        "loss": {"name": "softmax"},
+        "negatives": {"kind": "shared", "n": 5, "popularity": 0.5},
+        "train": {"optimizer": "row_adam", "batch_size": 4},
+    },
     "song_at_k": {"loss": {"name": "song_at_k"}, "threshold": {"every": 1}},
     "sogclr": {"loss": {"name": "sogclr"}, "train": {"optimizer": "row_adam"}},
     "lightgcn": {"model": {"name": "lightgcn"}, "loss": {"name": "slatk"}},
@@ -59,6 +64,12 @@ CASES = {
 }
 # Those that every process must have all items for.
 REPLICATED = {
+    "slatk, by rows": {
+        "loss": {"name": "slatk"},
+        "negatives": {"kind": "mixed", "n_hard": 5, "pool": 30, "corrected": True},
+        "threshold": {"estimator": "incremental", "n": 30},
+        "train": {"optimizer": "row_adam", "learning_rate": 0.01},
+    },
     "bpr, every pair": {"loss": {"name": "bpr"}, "negatives": {"kind": "catalogue"}},
     "xsimgcl": {"model": {"name": "xsimgcl", "n_contrast": 20}},
     "advinfonce": {"loss": {"name": "advinfonce", "every": 2}},

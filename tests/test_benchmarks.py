@@ -18,7 +18,7 @@ from torch.testing import assert_close
 from benchmarks import harness
 from benchmarks.quality import links
 from benchmarks.speed import before_after, large_data, latency, quality_time, quality_time_methods
-from benchmarks.studies import same_numbers
+from benchmarks.studies import approximate, bfloat16_tables, same_numbers
 from topshelf import charts
 from topshelf.losses import LOSSES, slatk_loss
 from topshelf.models import MODELS
@@ -101,7 +101,11 @@ def test_quick_overrides_what_was_given(benchmark):
 
 
 @pytest.mark.parametrize(
-    "name", ["quality.links", "quality.auto", "studies.blends", "studies.item_prior", "studies.safe_defaults"]
+    "name",
+    [
+        *("quality.links", "quality.auto", "studies.blends", "studies.item_prior", "studies.safe_defaults"),
+        *("studies.approximate", "studies.bfloat16_tables"),
+    ],
 )
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -365,3 +369,46 @@ def test_growth_is_the_slope_on_logs():
     ]
     assert large_data.exponents(rows)["ingest"] == pytest.approx({"seconds": 1.5, "memory": 1.0}, abs=1e-2)
     assert "train" not in large_data.exponents(rows)
+
+
+def test_approximations_are_compared_at_the_rate_that_validation_chooses():
+    def row(seed, negatives, *runs):
+        runs = [{"rate": rate, "valid": valid, "test": test} for rate, valid, test in runs]
+        return {"data": "food", "seed": seed, "loss": "SL", "negatives": negatives, "runs": runs}
+
+    rows = [
+        row(0, approximate.EXACT, (1.0, 0.5, 0.40), (0.3, 0.4, 0.90)),
+        row(1, approximate.EXACT, (1.0, 0.5, 0.50)),
+        row(0, "in batch", (1.0, 0.1, 0.90), (0.3, 0.2, 0.38)),
+        row(1, "in batch", (1.0, 0.3, 0.45)),
+    ]
+    exact, drawn = approximate.quality_table(rows).splitlines()[2:]
+    assert exact == "| food | exact catalogue | 0.4500 |  | - | - | 2 |"
+    assert drawn == "| food | in batch | 0.4150 | -7.5% | - | - | 2 |"
+
+
+def test_the_exponent_of_a_cost_is_the_slope_of_the_logarithms():
+    rows = [
+        {
+            "items": n,
+            "negatives": "exact catalogue",
+            "dim": 16,
+            "ms": n / 100,
+            "step_gib": 0.25,
+            "resident_gib": n / 1e4,
+        }
+        for n in (1000, 10_000)
+    ]
+    exact, resident = approximate.cost_table(rows).splitlines()[2:]
+    assert exact == "| exact catalogue | 10.0 / 256 | 100.0 / 256 | 1.00 | 0.00 |"
+    assert resident == "| resident before a step, GiB | 0.10 | 1.00 |  |  |"
+
+
+def test_stochastic_rounding_keeps_the_mean_and_what_needs_no_rounding():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.tensor([1.001, -0.3001, 1e-6]).repeat(20_000, 1)
+    rounded = bfloat16_tables.stochastic(values, generator)
+    assert torch.equal(rounded, rounded.bfloat16().float())
+    assert torch.equal(bfloat16_tables.stochastic(rounded, generator), rounded)
+    torch.testing.assert_close(rounded.mean(0), values[0], rtol=1e-4, atol=0)
+    assert len(rounded[:, 0].unique()) == 2

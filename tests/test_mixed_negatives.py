@@ -9,10 +9,11 @@ from torch import tensor
 from lists import ragged
 from topshelf.config import make_config
 from topshelf.data import generate, make_split
+from topshelf.drawing import draw_distinct
 from topshelf.errors import ConfigError
 from topshelf.evaluation import ndcg
 from topshelf.losses import LOSSES
-from topshelf.negatives import InBatch, Mixed, draw_distinct
+from topshelf.negatives import InBatch, Mixed
 from topshelf.queries import Context, Encoded
 from topshelf.ragged import Ragged
 from topshelf.training.batches import Batches, stream

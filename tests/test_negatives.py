@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,19 +15,17 @@ from torch import tensor
 from torch.testing import assert_close
 
 from lists import ragged
-from topshelf import negatives
+from topshelf import drawing
+from topshelf.drawing import deal_negatives, draw_distinct, draw_negatives, sampled_scores
 from topshelf.errors import ConfigError
 from topshelf.negatives import (
     NEGATIVES,
     Catalogue,
     InBatch,
+    Mixed,
     PerQuery,
     Population,
     Shared,
-    deal_negatives,
-    draw_distinct,
-    draw_negatives,
-    sampled_scores,
 )
 from topshelf.queries import Context, Encoded
 from topshelf.ragged import Ragged
@@ -120,7 +119,7 @@ def test_every_query_is_dealt_the_first_negatives_of_one_order(rows, n, seed):
         assert dealt_to(dealt, number) == wanted
         assert dealt.counts[number] == len(wanted) == min(n, 12 - len(row))
     slow = torch.zeros_like(dealt.counts)
-    negatives._count_taken(dealt.exclude, n, slow)
+    drawing._count_taken(dealt.exclude, n, slow)
     assert torch.equal(dealt.stop - dealt.counts, slow.clamp(max=len(order)))
 
 
@@ -200,6 +199,108 @@ class TestSmallDraws(NegativesContract):
         self.settings = {"n_hard": 3, "pool": 12} if request.param == "mixed" else {"n": 7}
 
 
+class TestCorrectedDraws(NegativesContract):
+    """Those with corrections that a setting turns on; ``mixed`` with all of its pool."""
+
+    cases: ClassVar = {
+        "shared": {"n": 7, "popularity": 0.75},
+        "in_batch": {"n_uniform": 6},
+        "mixed": {"n_hard": 12, "pool": 12, "corrected": True},
+    }
+
+    @pytest.fixture(autouse=True, params=cases)
+    def name(self, request):
+        self.negatives, self.settings = NEGATIVES[request.param], self.cases[request.param]
+
+
+CORRECTED = {
+    "popular": lambda: Shared(8, popularity=1.0),
+    "half popular": lambda: Shared(8, popularity=0.5),
+    "uniform": lambda: Shared(8),
+    "in batch and uniform": lambda: InBatch(n_uniform=6),
+    "hard, all of the pool": lambda: Mixed(n_hard=10, pool=10, corrected=True),
+    "hard, the best of it": lambda: Mixed(n_hard=1, pool=10, corrected=True),
+    "hard, not corrected": lambda: Mixed(n_hard=10, pool=10),
+}
+
+
+def log_partitions(source, order, n_batches=400):
+    """By how much the corrected log-partition of each query of a batch differs from the exact one, over many batches.
+
+    41 queries have items of very different popularity, and some items have none.
+    """
+    rows = [[item for item in range(30) if (query * 7 + item * 11) % (2 + item) == 0] or [1] for query in range(41)]
+    lists, n_items, stream = ragged(*rows), 36, generator(11)
+    source.attach(Context(lists, n_items))
+    vectors, everyone = torch.randn(n_items, 3, generator=stream), torch.randn(len(rows), 3, generator=stream)
+    scores = (everyone @ vectors.T).double()
+    own = torch.zeros_like(scores, dtype=torch.bool)
+    own[lists.owner(), lists.indices] = True
+    exact = scores.masked_fill(own, -math.inf).logsumexp(1)
+    batches, errors = Batches(lists, n_items, order=order, size=9, repeat_queries=source.layout == "own"), []
+    while len(errors) < n_batches:
+        for batch in batches.epoch(stream):
+            draw = source.draw(batch, Encoded(everyone[batch.query], vectors), stream)
+            terms = scores[batch.query].gather(1, draw.items.expand(len(batch.query), -1))
+            terms += math.log(n_items / terms.size(1)) - (0.0 if draw.log_q is None else draw.log_q)
+            drawn = terms.masked_fill(draw.mask(terms.size(1)), -math.inf).logsumexp(1)
+            errors.append((drawn - exact[batch.query])[: 9 if order == "query" else 5])
+    return torch.stack([one for one in errors if len(one) == len(errors[0])])
+
+
+@pytest.mark.parametrize("order", ["query", "pair"])
+@pytest.mark.parametrize("name", CORRECTED)
+def test_the_corrected_partition_is_that_of_the_catalogue_on_average(name, order):
+    """The sum has no bias; its logarithm is too low (Jensen)."""
+    errors = log_partitions(CORRECTED[name](), order)
+    ratio = errors.exp().mean(1)
+    error = 4 * float(ratio.std()) / math.sqrt(len(ratio)) + 0.02 * (name != "uniform")  # 2%: chance_drawn
+    bias = float(ratio.mean()) - 1
+    if name == "hard, not corrected":
+        assert bias < -0.08
+    elif name == "hard, the best of it":  # less what the easier items stand for
+        assert -0.35 < bias < -error
+    else:
+        assert abs(bias) < error < 0.2
+        assert float(errors[errors > -math.inf].mean()) < 0
+
+
+def test_more_draws_leave_less_of_the_logarithms_bias():
+    biases = [float(log_partitions(Shared(n, popularity=0.5), "query").mean()) for n in (6, 12, 24)]
+    assert biases == sorted(biases)
+    assert biases[-1] > 0.35 * biases[0]
+
+
+def test_popular_items_are_drawn_in_proportion_to_their_weights():
+    lists, stream = ragged([0, 1], [0], [0], [2]), generator(2)
+    source = Shared(1, popularity=1.0)
+    counts = torch.zeros(5)
+    for _ in range(6000):
+        counts[draw_of(source, lists, 5, stream).items] += 1
+    expected = tensor([4.0, 2, 2, 1, 1])
+    assert scipy.stats.chisquare(counts, expected / expected.sum() * 6000).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Shared(3, popularity=1.5), "popularity must be <= 1.0, got 1.5"),
+        (lambda: Shared(3, popularity=-0.1), "popularity must be >= 0.0, got -0.1"),
+        (lambda: InBatch(n_uniform=-1), "n_uniform must be >= 0, got -1"),
+    ],
+)
+def test_bad_settings_of_a_source_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("n_items", [30, 100_000])  # by a table, and by a search
+def test_places_in_a_draw(n_items):
+    items, ids = tensor([7, 2, 29, 11]), tensor([11, 3, 2, 29, 0, 29])
+    assert drawing.places_in(items, ids, n_items).tolist() == [3, 4, 1, 2, 4, 2]
+    assert drawing.places_in(items[:0], ids, n_items).tolist() == [0] * 6
+
+
 def test_the_population_leaves_out_queries_that_no_batch_holds():
     population = Population.of(ragged([0, 1, 2], [1], [], [1, 2]), 3)
     assert population.item_counts.tolist() == [0, 2, 1]
@@ -211,7 +312,7 @@ def test_the_chance_of_being_drawn_is_the_hypergeometric():
         for drawn in {1, min(2, pool), max(1, pool // 10), max(1, pool // 3), pool}:
             marked = np.unique(np.linspace(1, pool, 50).astype(int))
             expected = 1 - scipy.stats.hypergeom.pmf(0, pool, marked, drawn)
-            found = negatives._chance_drawn(torch.from_numpy(marked), drawn, pool)
+            found = drawing.chance_drawn(torch.from_numpy(marked), drawn, pool)
             assert_close(found, torch.from_numpy(expected), rtol=0.02, atol=1e-12)
 
 

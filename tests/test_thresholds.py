@@ -205,3 +205,18 @@ def test_bad_arguments_are_refused():
         iid_thresholds(torch.ones(1, 2), 4, 3)
     with pytest.raises(ConfigError, match="rate must be > 0"):
         regression_step(torch.ones(1), torch.ones(1, 2), 1, 3, rate=0)
+
+
+@pytest.mark.parametrize("n_items", [10**5, 10**7])
+def test_small_samples_of_a_large_catalogue_bring_the_threshold_near_the_top_in_time(n_items):
+    """What docs/scaling.md says: after t steps about 2 I / (n t) items are above it, down to about 2 K."""
+    n, k, queries, generator = 1000, 20, 200, torch.Generator().manual_seed(0)
+    level, none = torch.zeros(queries), torch.zeros(0, dtype=torch.int64)
+    n_negatives = torch.full((queries,), n_items)
+    for step in range(1, 101):
+        scores = torch.empty(queries, n).exponential_(generator=generator)  # c(level) = I exp(-level)
+        level = incremental_step(level, torch.zeros(0), scores, none, k, n_negatives)
+        if step in (30, 100):
+            above = float(n_items * torch.exp(-level).mean())
+            expected = max(2 * n_items / (n * step), 2 * k)
+            assert expected / 2.5 < above < 2.5 * expected

@@ -33,9 +33,9 @@ from benchmarks.speed.training import products
 from benchmarks.trained import begin_refreshing, trainer, vectors
 from topshelf.config import TrainSettings, assemble
 from topshelf.data import generate
+from topshelf.drawing import draw_negatives
 from topshelf.evaluation import evaluate
 from topshelf.files import write_text
-from topshelf.negatives import draw_negatives
 from topshelf.queries import Batch
 from topshelf.ragged import Ragged
 from topshelf.ranking import top_k

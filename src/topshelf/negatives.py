@@ -7,16 +7,15 @@ Each source draws for a batch of Q queries with their positives and never lets a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from topshelf import kernels
-from topshelf.errors import ConfigError, DataError, at_least
+from topshelf.drawing import chance_drawn, draw_distinct, draw_negatives, places_in
+from topshelf.errors import DataError, at_least, at_most
 from topshelf.queries import Batch, Context, Encoded
 from topshelf.ragged import Ragged, ragged_from_pairs
 from topshelf.registry import Recorded
@@ -29,8 +28,8 @@ class Draw:
     """Negatives of one batch.
 
     ``items``: None for the whole catalogue, (N,) shared by all queries, or (Q, N). ``exclude``: Q lists of columns
-    that do not count (positives that are in the draw). ``log_q (N,)``: log of each column's probability relative to a
-    uniform draw; None when uniform.
+    that do not count (positives that are in the draw). ``log_q``: log of each column's probability relative to a
+    uniform draw, (N,), or (Q, N) where the items are; None when uniform.
     """
 
     items: Tensor | None
@@ -49,12 +48,21 @@ class Draw:
     def part(self, start: int, stop: int) -> Draw:
         """The draw of the queries ``start`` to ``stop``."""
         items = self.items if self.items is None or self.is_shared else self.items[start:stop]
-        return Draw(items, None if self.exclude is None else self.exclude.slice(start, stop), self.log_q)
+        log_q = self.log_q if self.log_q is None or self.log_q.dim() == 1 else self.log_q[start:stop]
+        return Draw(items, None if self.exclude is None else self.exclude.slice(start, stop), log_q)
 
     def reordered(self, order: Tensor) -> Draw:
         """The draw with the queries in another order."""
         items = self.items if self.items is None or self.is_shared else self.items[order]
-        return Draw(items, None if self.exclude is None else self.exclude.select(order), self.log_q)
+        log_q = self.log_q if self.log_q is None or self.log_q.dim() == 1 else self.log_q[order]
+        return Draw(items, None if self.exclude is None else self.exclude.select(order), log_q)
+
+    def weighted(self, log_weight: Tensor | None) -> Draw:
+        """The draw with the log-weight (I,) of every item in its ``log_q``; for drawn items only."""
+        if log_weight is None or self.items is None:
+            return self
+        own = log_weight[self.items]
+        return replace(self, log_q=-own if self.log_q is None else self.log_q - own)
 
     def check(self, layout: Layout, n_queries: int, n_items: int) -> None:
         """Refuse a draw that does not have its layout, or names items, columns or queries that are not there."""
@@ -71,7 +79,7 @@ class Draw:
                 raise DataError(f"items must be from 0 to {n_items - 1}, got {int(items.min())} to {int(items.max())}")
         if self.exclude is not None:
             self.exclude.check(width, "exclude", n_lists=n_queries)  # columns of the draw, of which there are `width`
-        if self.log_q is not None and tuple(self.log_q.shape) != (width,):
+        if self.log_q is not None and tuple(self.log_q.shape) not in {(width,), shape}:
             raise DataError(f"log_q must be ({width},), one number per column, got {tuple(self.log_q.shape)}")
 
     def mask(self, n_columns: int) -> Tensor | None:
@@ -104,6 +112,10 @@ class Population:
     def n_items(self) -> int:
         return self.item_counts.numel()
 
+    @cached_property
+    def n_pairs(self) -> int:
+        return int(self.item_counts.sum())
+
 
 def item_prior(item_counts: Tensor, exponent: float) -> Tensor | None:
     r"""The log-weight of every item as a negative, (I,): by how often it is a positive, (count + 1) to the exponent.
@@ -123,19 +135,23 @@ class Negatives(Recorded):
     - ``layout``: "catalogue" (all items), "shared" (one draw for the batch) or "own" (each query has its own);
     - ``n``: how many are drawn per query, a constructor argument; None where that is not a setting;
     - ``stands_for_catalogue``: whether the sum over the draw, corrected by ``log_q``, estimates that over all items;
-    - ``is_exact``: whether every draw is all items but the query's positives, so that none needs to be made.
+    - ``is_exact``: whether every draw is all items but the query's positives, so that none needs to be made;
+    - ``by_rows``: whether a draw reads no more of ``encoded.items`` than ``size(0)`` and rows by their ids, so that a
+      step need not encode all items.
     """
 
     layout: ClassVar[Layout]
-    stands_for_catalogue: ClassVar[bool] = False
+    stands_for_catalogue: bool = False
     is_exact: ClassVar[bool] = False
+    by_rows: ClassVar[bool] = False
     n: int | None = None
     population: Population
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "draw" in vars(cls) and "is_exact" not in vars(cls):
-            cls.is_exact = False  # a subclass of the catalogue that draws otherwise
+        for claim in ("is_exact", "by_rows"):  # a subclass that draws otherwise makes its own claims
+            if "draw" in vars(cls) and claim not in vars(cls):
+                setattr(cls, claim, False)
 
     def attach(self, context: Context) -> Negatives:
         """Prepare for the training data that batches are drawn from; returns itself."""
@@ -151,7 +167,7 @@ class Catalogue(Negatives):
     """Every item that is not a positive of the query: exact."""
 
     layout: ClassVar[Layout] = "catalogue"
-    stands_for_catalogue: ClassVar[bool] = True
+    stands_for_catalogue = True
     is_exact: ClassVar[bool] = True
 
     def draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:  # noqa: ARG002
@@ -159,23 +175,48 @@ class Catalogue(Negatives):
 
 
 class Shared(Negatives):
-    """``n`` items drawn uniformly without replacement, shared by the whole batch; positives masked."""
+    r"""``n`` items drawn for the whole batch, each once; positives masked.
+
+    ``popularity`` 0: uniform, without replacement. Above 0: ``n`` independent draws in proportion to (training count +
+    1) to that power, repeats left out. An item is among them with probability :math:`1 - (1 - p_i)^n`, and ``log_q``
+    corrects for it: the sum over the draw estimates that over all items without bias.
+    Cost of a draw: O(n log I); at the start one pass over the items.
+    """
 
     layout: ClassVar[Layout] = "shared"
+    by_rows: ClassVar[bool] = True
 
-    def __init__(self, n: int = 1000) -> None:
+    def __init__(self, n: int = 1000, *, popularity: float = 0.0) -> None:
         self.n = at_least("n", n, 1)
+        self.popularity = at_most("popularity", at_least("popularity", popularity, 0.0), 1.0)
+
+    def attach(self, context: Context) -> Negatives:
+        super().attach(context)
+        self._cumulative = self._weights(self.population.item_counts).cumsum(0) if self.popularity else None
+        return self
 
     def draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:  # noqa: ARG002
-        n_items = self.population.n_items
-        items = torch.randperm(n_items, generator=generator)[: self.n].to(batch.item.device)
-        return Draw(items, columns_of(batch.positives, items, n_items))
+        assert self.n is not None
+        n_items, device, log_q = self.population.n_items, batch.item.device, None
+        if self._cumulative is None:
+            items = draw_distinct(self.n, n_items, generator).to(device)
+        else:
+            total = self._cumulative[-1]
+            places = torch.rand(self.n, generator=generator, dtype=torch.float64).to(device) * total
+            items = torch.searchsorted(self._cumulative, places, right=True).clamp_(max=n_items - 1).unique()
+            share = self._weights(self.population.item_counts[items]) / total
+            log_q = relative_log(-torch.expm1(self.n * torch.log1p(-share)), items.numel(), n_items)
+        return Draw(items, columns_of(batch.positives, items, n_items), log_q)
+
+    def _weights(self, counts: Tensor) -> Tensor:
+        return (counts.double() + 1) ** self.popularity
 
 
 class PerQuery(Negatives):
     """``n`` negatives for each query, uniform and independent (with replacement), never a positive: the paper's."""
 
     layout: ClassVar[Layout] = "own"
+    by_rows: ClassVar[bool] = True
 
     def __init__(self, n: int = 1000) -> None:
         self.n = at_least("n", n, 1)
@@ -186,42 +227,56 @@ class PerQuery(Negatives):
 
 
 class InBatch(Negatives):
-    """The positive items of the batch, each once; drawn by popularity, so ``log_q`` corrects for it.
+    r"""The positive items of the batch and ``n_uniform`` more, uniform without replacement, each item once.
 
-    The corrected partition sum estimates the catalogue's without bias, items without training interactions left
-    out: those are never in a batch.
+    The batch's items are drawn by popularity, so ``log_q`` corrects for it: an item is among all of them with
+    probability :math:`1 - (1 - c_i)(1 - u)`, c that of being in the batch, u that of the uniform draw. The corrected
+    partition sum estimates the catalogue's without bias; without ``n_uniform``, items without training interactions
+    are left out of it: those are never in a batch.
     """
 
     layout: ClassVar[Layout] = "shared"
-    stands_for_catalogue: ClassVar[bool] = True
+    stands_for_catalogue = True
+    by_rows: ClassVar[bool] = True
+
+    def __init__(self, *, n_uniform: int = 0) -> None:
+        self.n_uniform = at_least("n_uniform", n_uniform, 0)
 
     def draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:  # noqa: ARG002
+        items, n_items = torch.unique(batch.item), self.population.n_items
+        if self.n_uniform:
+            more = draw_distinct(self.n_uniform, n_items, generator).to(items.device)
+            items = torch.cat([items, more]).unique()
+        log_q = relative_log(self.chance(items, batch, min(1.0, self.n_uniform / n_items)), items.numel(), n_items)
+        return Draw(items, columns_of(batch.positives, items, n_items), log_q)
+
+    def chance(self, items: Tensor, batch: Batch, uniform: float) -> Tensor:
+        """The probability of each item to be in such a batch, or in a uniform draw of probability ``uniform``."""
         population = self.population
-        items = torch.unique(batch.item)
-        counts = population.item_counts[items]
         if batch.is_whole:  # queries were drawn, each with all its positives
             drawn, pool = len(batch.positives), population.n_queries
         else:  # pairs were drawn
-            drawn, pool = batch.item.numel(), int(population.item_counts.sum())
+            drawn, pool = batch.item.numel(), population.n_pairs
         # An item is a negative only of queries without it, so the query itself did not bring it into the batch.
-        chance = _chance_drawn(counts, drawn - 1, pool - 1)
-        uniform = items.numel() / population.n_items
-        log_q = torch.log(chance.clamp(min=1e-12) / uniform).to(torch.float32)
-        return Draw(items, columns_of(batch.positives, items, population.n_items), log_q)
+        return 1 - (1 - chance_drawn(population.item_counts[items], drawn - 1, pool - 1)) * (1 - uniform)
 
 
 class Mixed(Negatives):
     """The positive items of the batch and, for each query, the ``n_hard`` hardest of ``pool`` uniform draws.
 
     The batch's items have the correction of ``in_batch``. The hard ones have the highest scores by the vectors of the
-    same step; they are not corrected. Use when uniform draws soon become too easy and popular items alone are not
-    enough. Cost: one product of the batch with ``pool`` items.
+    same step; by default they are not corrected. ``corrected``: every item counts by the probability of being in the
+    batch or in the pool; the sum is then that over the catalogue, less what the easier items of the pool stand for.
+    Use when uniform draws soon become too easy and popular items alone are not enough. Cost: one product of the batch
+    with ``pool`` items.
     """
 
     layout: ClassVar[Layout] = "own"
+    by_rows: ClassVar[bool] = True
 
-    def __init__(self, *, n_hard: int = 50, pool: int = 1000) -> None:
+    def __init__(self, *, n_hard: int = 50, pool: int = 1000, corrected: bool = False) -> None:
         self.n_hard, self.pool = at_least("n_hard", n_hard, 1), at_least("pool", pool, n_hard)
+        self.corrected = self.stands_for_catalogue = corrected
         self._in_batch = InBatch()
 
     def attach(self, context: Context) -> Negatives:
@@ -233,8 +288,8 @@ class Mixed(Negatives):
         n_items, device = self.population.n_items, batch.item.device
         shared = self._in_batch.draw(batch, encoded, generator)
         assert shared.items is not None
-        assert shared.log_q is not None
         pool = draw_distinct(self.pool, n_items, generator).to(device)
+        share = pool.numel() / n_items
         pool = pool[~torch.isin(pool, shared.items)]  # an item counts once
         scores = encoded.queries @ encoded.items[pool].T
         own = columns_of(batch.positives, pool, n_items)
@@ -242,14 +297,28 @@ class Mixed(Negatives):
         best = scores.topk(min(self.n_hard, pool.numel()), dim=1)
         hard = pool[best.indices]
         items = torch.cat([shared.items.expand(len(batch.positives), -1), hard], 1)
-        log_q = torch.cat([shared.log_q, shared.log_q.new_zeros(hard.size(1))])
         # A query with fewer than n_hard negatives in the pool has positives in the last places; they are masked.
         row, place = (best.values == -torch.inf).nonzero().T
         excluded = shared.exclude
         assert excluded is not None
         rows = torch.cat([excluded.owner(), row])
         columns = torch.cat([excluded.indices, place + shared.items.numel()])
-        return Draw(items, ragged_from_pairs(rows, columns, len(batch.positives)), log_q)
+        return Draw(
+            items, ragged_from_pairs(rows, columns, len(batch.positives)), self._log_q(shared, pool, best, batch, share)
+        )
+
+    def _log_q(self, shared: Draw, pool: Tensor, best: Any, batch: Batch, share: float) -> Tensor:
+        """(N,), or (Q, N) where the hard items are corrected; ``share`` of the items are in the pool."""
+        assert shared.items is not None
+        assert shared.log_q is not None
+        n_shared, n_hard = shared.items.numel(), best.indices.size(1)
+        if not self.corrected:
+            return torch.cat([shared.log_q, shared.log_q.new_zeros(n_hard)])
+        n, n_items = n_shared + n_hard, self.population.n_items
+        known, more = (
+            relative_log(self._in_batch.chance(some, batch, share), n, n_items) for some in (shared.items, pool)
+        )
+        return torch.cat([known.expand(len(batch.positives), -1), more[best.indices]], 1)
 
 
 NEGATIVES: dict[str, type[Negatives]] = {
@@ -261,119 +330,13 @@ NEGATIVES: dict[str, type[Negatives]] = {
 }
 
 
-def draw_negatives(positives: Ragged, n: int, n_items: int, generator: torch.Generator) -> Tensor:
-    """(Q, n) items, uniform and independent over each query's non-positives, without rejection.
-
-    The r-th item that is not a positive is r plus the number of positives before it; with the positives sorted,
-    a binary search in ``positive - rank`` gives that number.
-    """
-    counts = positives.counts
-    left = n_items - counts
-    if counts.numel() and int(left.min()) < 1:
-        raise ConfigError(f"a query has all {n_items} items as positives: there is no negative to draw for it")
-    uniform = torch.rand(counts.numel(), n, generator=generator, dtype=torch.float64).to(counts.device)
-    place = (uniform * left.unsqueeze(1)).long().clamp_(max=(left - 1).unsqueeze(1))
-    width = int(counts.max()) if counts.numel() else 0
-    owner = positives.owner()
-    rank = torch.arange(owner.numel(), device=owner.device) - positives.indptr[:-1][owner]
-    shifted = torch.full((counts.numel(), width), n_items, device=owner.device)
-    shifted[owner, rank] = positives.indices - rank
-    return place + torch.searchsorted(shifted, place, right=True)
-
-
-@dataclass(frozen=True)
-class Dealt:
-    """Negatives of a block of Q queries from one random order of items: the first n that are not the query's positives.
-
-    ``items (W,)``: distinct items, in random order. ``exclude``: Q lists of the columns of the query's positives, W or
-    more for those that were not drawn; not sorted. ``stop (Q,)``: the column after the query's last negative.
-    ``counts (Q,)``: the number of negatives of each query: n, or all of them if it has fewer.
-    """
-
-    items: Tensor
-    exclude: Ragged
-    stop: Tensor
-    counts: Tensor
-
-
-def deal_negatives(positives: Ragged, n: int, n_items: int, generator: torch.Generator) -> Dealt:
-    """``n`` negatives for each query, shared as far as their positives allow.
-
-    For each query alone they are a uniform sample of its negatives without replacement; the samples of two queries of
-    the block are nearly the same. One product with ``items`` scores them all.
-    """
-    counts = positives.counts
-    most = int(counts.max()) if counts.numel() else 0
-    items = draw_distinct(n + most, n_items, generator).to(counts.device)
-    place = torch.full((n_items,), items.numel(), device=items.device)
-    place[items] = torch.arange(items.numel(), device=items.device)
-    columns = Ragged(positives.indptr, place[positives.indices])
-    taken = torch.zeros_like(counts)
-    if counts.device.type == "cpu":
-        kernels.count_taken(columns.indptr, columns.indices, n, taken)
-    else:
-        _count_taken(columns, n, taken)
-    stop = (n + taken).clamp_(max=items.numel())
-    width = int(stop.max()) if counts.numel() else 0
-    return Dealt(items[:width], columns, stop, stop - taken)
-
-
-def _count_taken(columns: Ragged, n: int, taken: Tensor) -> None:
-    """:func:`topshelf.kernels.count_taken` by torch."""
-    owner = columns.owner()
-    while True:
-        counts = torch.bincount(owner[columns.indices < n + taken[owner]], minlength=taken.numel())
-        if torch.equal(counts, taken):
-            return
-        taken.copy_(counts)
-
-
-def draw_distinct(n: int, n_items: int, generator: torch.Generator) -> Tensor:
-    """``n`` distinct items in random order, or all of them: uniform without replacement, on the CPU."""
-    if 4 * n >= n_items:
-        return torch.randperm(n_items, generator=generator)[:n]
-    # In a large catalogue few draws repeat: take the first n distinct ones, in O(n log n).
-    drawn = np.empty(0, np.int64)
-    while drawn.size < n:
-        more = torch.randint(n_items, (n + n // 2 + 8,), generator=generator).numpy()
-        drawn = np.concatenate([drawn, more])
-        drawn = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
-    return torch.from_numpy(drawn[:n])
-
-
-def sampled_scores(queries: Tensor, items: Tensor, ids: Tensor) -> Tensor:
-    """Scores of each query's own items: queries (Q, d), items (I, d), ids (Q, N) to (Q, N), differentiable.
-
-    A matrix product with the whole catalogue and a gather of numbers beats a gather of vectors until the catalogue
-    is some dozens of times the sample; then vectors are gathered, one block of queries at a time.
-    """
-    n = ids.size(1)
-    if items.size(0) <= 32 * n:
-        return (queries @ items.T).gather(1, ids)
-    block = max(1, 2**22 // (n * items.size(1)))
-    parts = [
-        torch.bmm(F.embedding(some, items), vectors.unsqueeze(2)).squeeze(2)
-        for some, vectors in zip(ids.split(block), queries.split(block), strict=True)
-    ]
-    return torch.cat(parts)
-
-
-def _chance_drawn(marked: Tensor, drawn: int, pool: int) -> Tensor:
-    """Probability that ``drawn`` of ``pool`` things, without replacement, include one of the ``marked`` (N,) ones.
-
-    The product of 1 - n / (pool - t) over t < m as a power of its middle factor: exact for m = 1, else within 2%
-    of the hypergeometric (the tests measure it), and stable for large pools where log-gammas cancel.
-    """
-    marked = marked.double()
-    least, most = marked.clamp(max=drawn), marked.clamp(min=drawn)
-    missed = (1 - most / (pool - (least - 1) / 2).clamp(min=1)).clamp(min=0) ** least
-    return (1 - missed).masked_fill(marked + drawn > pool, 1.0)
+def relative_log(chance: Tensor, n: int, n_items: int) -> Tensor:
+    """``log_q`` of n columns from the probabilities of being drawn: relative to n uniform draws of n_items."""
+    return torch.log(chance.clamp(min=1e-12) * (n_items / max(1, n))).to(torch.float32)
 
 
 def columns_of(positives: Ragged, items: Tensor, n_items: int) -> Ragged:
-    """The positives that are among ``items``, as columns of the draw."""
-    place = torch.full((n_items,), -1, dtype=torch.int64, device=items.device)
-    place[items] = torch.arange(items.numel(), device=items.device)
-    column = place[positives.indices]
-    drawn = column >= 0
+    """The positives that are among the distinct ``items``, as columns of the draw."""
+    column = places_in(items, positives.indices, n_items)
+    drawn = column < items.numel()
     return ragged_from_pairs(positives.owner()[drawn], column[drawn], len(positives))

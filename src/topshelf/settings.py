@@ -114,7 +114,7 @@ class TrainSettings(Settings):
     batch_size: int = Field(2048, ge=1)
     """Queries, or pairs, per batch."""
     optimizer: Literal["adam", "row_adam"] = "adam"
-    """adam: dense; row_adam: only the users of a batch are updated, for large tables and small batches."""
+    """adam: dense; row_adam: only the users of a batch, and with mf and drawn negatives its items, for large tables."""
     learning_rate: float = Field(0.1, gt=0)
     """Adam's learning rate."""
     weight_decay: float = Field(0.0, ge=0)

@@ -203,7 +203,7 @@ def test_settings_of_another_kind_do_not_stay():
 
 
 def test_arguments_that_nobody_takes_are_refused():
-    with pytest.raises(TypeError, match=r"InBatch\(\) takes no arguments"):
-        InBatch(100)
+    with pytest.raises(TypeError, match=r"Catalogue\(\) takes no arguments"):
+        Catalogue(100)
     with pytest.raises(ConfigError, match=r"loss\.reduction must be 'mean', got 'sum'"):
         components({"loss": SoftmaxLoss(reduction="sum")})

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from topshelf.drawing import deal_negatives
 from topshelf.errors import TrainingError
-from topshelf.negatives import deal_negatives
 from topshelf.ragged import ragged_from_pairs
 from topshelf.thresholds import exact_thresholds
 from topshelf.training.thresholding import ESTIMATORS, Sampled, drawn_thresholds

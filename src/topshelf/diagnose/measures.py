@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from topshelf.diagnose.sample import Sample
+from topshelf.drawing import draw_negatives, sampled_scores
 from topshelf.losses import slatk_loss
 from topshelf.losses.lambda_loss import lambda_weights
-from topshelf.negatives import draw_negatives, sampled_scores
 from topshelf.training.thresholding import drawn_thresholds
 
 LOW, HIGH = 0.05, 0.95  # a weight outside is saturated: its slope is under a fifth of the steepest

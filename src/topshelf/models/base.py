@@ -76,11 +76,15 @@ class Model(Trainable):
 
     ``item_tables`` names its parameters with a row per item, if several processes can divide them (``held``); then
     :meth:`encode_items` gives the vectors of the slice, and everything else is as if the tables were whole.
+
+    ``by_rows``: it has :meth:`encode_item_rows`, and a batch's vectors depend on the rows of its own queries and items
+    alone, so that a step with drawn negatives need not encode all items.
     """
 
     sizes: ClassVar[tuple[str, ...]] = ("n_queries", "n_items")
     takes: ClassVar[frozenset[str]] = frozenset({"rows"})
     item_tables: ClassVar[tuple[str, ...]] = ()
+    by_rows: ClassVar[bool] = False
     held: ItemSlice | None = None
     _histories: Ragged | None = None
 
@@ -88,6 +92,12 @@ class Model(Trainable):
         super().__init__()
         self.n_queries = at_least("n_queries", n_queries, 1)
         self.n_items = at_least("n_items", n_items, 1)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        encodes = {"encode_queries", "encode_items", "encode", "encode_batch"} & vars(cls).keys()
+        if encodes and "by_rows" not in vars(cls):
+            cls.by_rows = False  # a subclass that encodes otherwise makes its own claim
 
     def hold(self, held: ItemSlice | None) -> None:
         """Keep only a slice of the tables of items; with None, gather them again. Then :meth:`attach` the data."""
@@ -108,6 +118,10 @@ class Model(Trainable):
 
     def encode_items(self) -> ItemVectors:
         """Vectors of all items, (I, d), a tensor unless most are zeros; deterministic."""
+        raise NotImplementedError
+
+    def encode_item_rows(self, rows: Tensor) -> Tensor:
+        """Vectors of the items ``rows (R,)``, (R, d), for models that go ``by_rows``."""
         raise NotImplementedError
 
     def encode(self, queries: QuerySet) -> tuple[QueryVectors, ItemVectors]:

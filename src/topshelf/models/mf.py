@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.models.tables import Init, Score, TableModel, for_score
@@ -23,6 +24,7 @@ class MF(TableModel):
     """
 
     item_tables = ("item_vectors",)
+    by_rows = True
 
     def __init__(
         self, n_queries: int, n_items: int, *, dim: int = 64, score: Score = "cosine", init: Init = "xavier"
@@ -31,3 +33,6 @@ class MF(TableModel):
 
     def encode_queries(self, queries: QuerySet) -> Tensor:
         return for_score(self.score, queries.take(self.query_vectors, sparse=self.sparse_rows))
+
+    def encode_item_rows(self, rows: Tensor) -> Tensor:
+        return for_score(self.score, F.embedding(rows, self.item_vectors, sparse=self.sparse_rows))

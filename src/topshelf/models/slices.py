@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from topshelf.errors import ConfigError
@@ -43,6 +44,11 @@ class ItemSlice:
         """The lists without the items of other slices, counted from the first item of this one."""
         kept = lists.where(self.has(lists.indices))
         return Ragged(kept.indptr, kept.indices.long() - self.first)
+
+    def among(self, items: Tensor) -> ItemSlice:
+        """The slice of these items, ascending and each once, as if they were all; it may be empty."""
+        first, last = torch.searchsorted(items, items.new_tensor([self.first, self.last])).tolist()
+        return ItemSlice(first, last, items.numel(), self.world)
 
     def rows(self, table: Tensor) -> Tensor:
         """This slice's rows of a table with a row per item."""

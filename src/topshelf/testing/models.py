@@ -113,6 +113,10 @@ class ModelContract:
         close = {"rtol": self.tolerance, "atol": self.tolerance / 10}
         same(dense(some), everyone[rows].to_dense(), promise, **close)
         identical(items, all_items, "the items' vectors must not depend on the queries")
+        if model.by_rows:
+            with torch.no_grad():
+                chosen = model.encode_item_rows(rows)
+            same(chosen, items[rows], "encode_item_rows must give the rows of encode_items", **close)
 
     def test_a_user_alone_gets_what_it_gets_among_all(self) -> None:
         recommender = self.recommender()

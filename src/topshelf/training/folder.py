@@ -12,6 +12,7 @@ RUN/
   users.parquet items.parquet   id maps, and titles where there are any
   artifact.safetensors      what serving needs: vectors, items per user, popularity (:mod:`topshelf.artifact`)
   checkpoint.safetensors    the trainer's whole state, for --resume
+  checkpoint-*.safetensors  rows of it, one file per process, where several divided the tables of items
   origin.json               of an updated run, where it comes from; of a blend, how its parts were trained
 
 The folder is created atomically, data included. One process at a time writes to it. The run's id is in the model, the
@@ -45,11 +46,13 @@ from topshelf.errors import CheckpointError, ConfigError, DataError, TopshelfWar
 from topshelf.ragged import Ragged
 from topshelf.registry import check_allowed
 from topshelf.training import checkpoint
+from topshelf.training.sliced_checkpoint import with_tables
 from topshelf.world import current, launch_name
 
 _FORMAT = 1
 # Writes what a run must keep of its data into the folder, and returns the files.
 SaveData = Callable[["RunFolder"], Sequence[Path]]
+_ROWS = re.compile(r"checkpoint-[0-9a-f]+-[0-9]+\.safetensors")
 _LABEL = re.compile(r"# topshelf run ([0-9a-f]+)")
 
 
@@ -293,11 +296,24 @@ class RunFolder:
         """Memory-mapped tensors; their checksums are compared."""
         return checkpoint.load(self.artifact, run=self.run)
 
-    def save_checkpoint(self, state: dict[str, Any]) -> None:
-        checkpoint.save(self.checkpoint, state, run=self.run)
+    def save_checkpoint(self, state: dict[str, Any], rows: Sequence[str] = ()) -> None:
+        """Write the state; ``rows`` are the files with its divided tables. Those of older checkpoints are removed."""
+        checkpoint.save(self.checkpoint, {**state, "rows": list(rows)} if rows else state, run=self.run)
+        for path in self.path.glob("checkpoint-*.safetensors"):
+            if path.name not in rows:
+                path.unlink(missing_ok=True)
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        return checkpoint.load(self.checkpoint, run=self.run) if self.checkpoint.exists() else None
+        """The last state, with whole tables."""
+        if not self.checkpoint.exists():
+            return None
+        state = checkpoint.load(self.checkpoint, run=self.run)
+        if (names := state.pop("rows", None)) is None:
+            return state
+        if not isinstance(names, list) or not all(isinstance(one, str) and _ROWS.fullmatch(one) for one in names):
+            raise CheckpointError(f"{self.checkpoint} is damaged: its rows must be files of the folder, got {names!r}")
+        whole = with_tables(state, [checkpoint.load(self.path / name, run=self.run) for name in names])
+        return dict(whole)
 
     def save_metrics(self, content: dict[str, Any]) -> None:
         """Write the last file of a run, with the checksums of the model and the artifact that it belongs to."""

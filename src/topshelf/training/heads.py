@@ -17,9 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.catalogue import Block, CatalogueBlocks, Workspace, log_partition
+from topshelf.drawing import sampled_scores
 from topshelf.errors import ConfigError, DataError
 from topshelf.losses import Loss
-from topshelf.negatives import Draw, Negatives, sampled_scores
+from topshelf.models.slices import ItemSlice
+from topshelf.negatives import Draw, Negatives
 from topshelf.queries import Batch, Encoded
 
 DENSE_BYTES = 8 * 2**30
@@ -70,6 +72,8 @@ class Head:
         self.log_weight = log_weight  # (I,), of every item as a negative; None: all count alike
         self.reader: BlockReader | None = None
         self.whole: Whole | None = None
+        self.made: Draw | None = None  # the draw of the next batch, where it was made before
+        self.held: ItemSlice | None = None  # of the items that the vectors are of, where processes divide them
         self.n_items: int | None = None  # of the catalogue, where the vectors are those of a slice of it
         self._is_checked = False
 
@@ -91,14 +95,19 @@ class Head:
         """
         raise NotImplementedError
 
-    def _draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:
-        if self.whole is None:
-            draw = self.negatives.draw(batch, encoded.detach(), generator)
-        else:  # drawn for all of it, as one process does
-            draw = self.negatives.draw(self.whole.batch, self.whole.encoded, generator).reordered(self.whole.places)
+    def draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:
+        """The negatives of a whole batch, the items' own weights in their ``log_q``."""
+        draw = self.negatives.draw(batch, encoded.detach(), generator)
         if not self._is_checked:  # the first draw of a run: later ones are made by the same code
             self._check_draw(draw, batch, encoded)
-        return draw
+        return draw.weighted(self.log_weight)
+
+    def _draw(self, batch: Batch, encoded: Encoded, generator: torch.Generator) -> Draw:
+        if self.whole is None:
+            return self.made or self.draw(batch, encoded, generator)
+        # Drawn for all of it, as one process does.
+        draw = self.made or self.draw(self.whole.batch, self.whole.encoded, generator)
+        return draw.reordered(self.whole.places)
 
     def _check_draw(self, draw: Draw, batch: Batch, encoded: Encoded) -> None:
         try:
@@ -165,11 +174,9 @@ class Head:
 
     def _log_weight(self, draw: Draw) -> Tensor | None:
         """The log-weights of a draw's columns: the items' own, and the correction for how they were drawn."""
-        corrected = None if draw.log_q is None else -draw.log_q
-        if self.log_weight is None:
-            return corrected
-        own = self.log_weight if draw.items is None else self.log_weight[draw.items]
-        return own if corrected is None else own + corrected
+        if draw.items is None:
+            return self.log_weight
+        return None if draw.log_q is None else -draw.log_q
 
     def _log_q(self, draw: Draw, negative: Tensor) -> Tensor | None:
         scale, log_weight = self._scale(negative.size(1)), self._log_weight(draw)

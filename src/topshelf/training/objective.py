@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from topshelf.models import Model, Trainable
 from topshelf.negatives import Negatives, Population, item_prior
 from topshelf.queries import Batch, Context, Encoded
 from topshelf.training.heads import BlockReader, choose_head
+from topshelf.training.item_rows import ItemRows, only_rows
 
 
 class Hook(Protocol):
@@ -78,6 +79,8 @@ class CatalogueObjective:
     constant; for SL@K it sets how strongly the weight's gradient lowers badly ranked positives (docs/losses/slatk.md).
     Losses that define their own sum or mean over negatives (``Loss.defaults.effective_n`` is None) are never scaled.
     ``prior``: the exponent of an item's weight as a negative (:func:`topshelf.negatives.item_prior`).
+    Where the optimizer, the model, the loss and the negatives allow it (``goes_by_rows``), the cost of a step does not
+    depend on the number of items.
     """
 
     def __init__(
@@ -112,12 +115,33 @@ class CatalogueObjective:
         self.hooks.append(hook)
         self.head.reader = hook
 
+    @property
+    def goes_by_rows(self) -> bool:
+        """Whether a step reads and updates the items of its batch and its draw only."""
+        model, source, needs = self.model, self.negatives, self.loss.needs
+        can = model.by_rows and source.by_rows and not {"negative_item", "item_vector"} & set(needs)
+        return model.sparse_rows and can
+
     def backward(self, batch: Batch, generator: torch.Generator) -> StepResult:
+        if self.goes_by_rows:
+            return self._backward_by_rows(batch, generator)
         encoded = self.model.encode_batch(batch)
         if not self._is_checked:
             _check_encoded(self.model, encoded, batch)
             self._is_checked = True
         return StepResult(self.head.backward(batch, encoded, generator), encoded.detach())
+
+    def _backward_by_rows(self, batch: Batch, generator: torch.Generator) -> StepResult:
+        queries, table = self.model.encode_queries(batch.queries), cast("Tensor", ItemRows(self.model))
+        assert isinstance(queries, Tensor)
+        seen = Encoded(queries.detach(), table)
+        rows, small, self.head.made = only_rows(batch, self.head.draw(batch, seen, generator))
+        if self.model.held is not None:  # several processes: those of the slice, which are consecutive
+            self.head.held = self.model.held.among(rows)
+            rows = self.head.held.rows(rows) - self.model.held.first
+        number = self.head.backward(small, Encoded(queries, self.model.encode_item_rows(rows)), generator)
+        self.head.made = None
+        return StepResult(number, seen)
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Encoded]:
         """The differentiable loss in one piece, the model's own loss added, and the detached vectors."""

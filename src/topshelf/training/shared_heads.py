@@ -19,11 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from topshelf.catalogue import Block
+from topshelf.drawing import sampled_scores
 from topshelf.errors import ConfigError
 from topshelf.losses import Loss
 from topshelf.models import Model
 from topshelf.models.slices import ItemSlice
-from topshelf.negatives import Draw, Mixed, sampled_scores
+from topshelf.negatives import Draw, Mixed
 from topshelf.queries import Batch, Encoded
 from topshelf.ragged import Ragged
 from topshelf.training.heads import Head, PartitionHead, Whole, carried_back
@@ -59,7 +60,7 @@ class ByQueries(SharedHead):
         places, part = self.share.own(batch)
         queries = encoded.queries.detach()[places].requires_grad_()
         items = encoded.items.detach().requires_grad_()
-        self.inner.whole = Whole(batch, encoded.detach(), places)
+        self.inner.whole, self.inner.made = Whole(batch, encoded.detach(), places), self.made
         share, number = part.item.numel() / batch.item.numel(), 0.0
         if part.item.numel():
             number = self.inner.backward(part, Encoded(queries, items), generator) * share
@@ -96,6 +97,7 @@ class SlicedPartition(SharedHead):
     """The whole catalogue, of which every process has a slice, by blocks of the queries of all processes."""
 
     inner: PartitionHead
+    held: ItemSlice
 
     def __init__(self, inner: PartitionHead, share: Share, held: ItemSlice) -> None:
         super().__init__(inner, share)
@@ -173,7 +175,9 @@ class SlicedPartition(SharedHead):
 
 
 class SlicedPairs(SharedHead):
-    """Drawn negatives, of which every process has those in its slice of the items."""
+    """Drawn negatives, of which every process has those in its slice of the items; there may be none."""
+
+    held: ItemSlice
 
     def __init__(self, inner: Head, share: Share, held: ItemSlice) -> None:
         super().__init__(inner, share)
@@ -198,12 +202,18 @@ class SlicedPairs(SharedHead):
         if not math.isfinite(total):
             return carried_back(total, encoded, None)
         assert queries.grad is not None
-        assert items.grad is not None
-        return carried_back(total, encoded, (self.world.all_reduce(queries.grad), items.grad))
+        to_items = torch.zeros_like(items) if items.grad is None else items.grad
+        return carried_back(total, encoded, (self.world.all_reduce(queries.grad), to_items))
 
     def _scores(self, batch: Batch, draw: Draw, queries: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
         """The scores of the positives (P,) and of the drawn items (Q, N), summed over the slices."""
         assert draw.items is not None
+        if not len(self.held):  # of this step's items
+            shape = (batch.query.numel(), draw.items.size(-1))
+            both = summed_both_ways(
+                queries.sum() * queries.new_zeros(batch.item.numel() + math.prod(shape)), self.world
+            )
+            return both[: batch.item.numel()], both[batch.item.numel() :].view(shape)
         ids, known = draw.items - self.held.first, self.held.has(draw.items)
         at = (batch.item - self.held.first).clamp(0, len(self.held) - 1)
         positive = (F.embedding(batch.owner, queries) * F.embedding(at, items)).sum(1)

@@ -20,6 +20,7 @@ from topshelf.training.batches import Batches
 from topshelf.training.objective import CatalogueObjective, Objective
 from topshelf.training.shared_heads import choose_shared_head, kth_best
 from topshelf.training.shares import Share, gather_rows, slice_rows
+from topshelf.training.sliced_checkpoint import Rows
 from topshelf.training.thresholding import Exact, ThresholdHook
 from topshelf.training.trainer import Trainer, Watcher
 from topshelf.world import World
@@ -31,8 +32,9 @@ _QUERIES = 1 << 13  # whose best scores are gathered at once
 class SharedTrainer(Trainer):
     """A :class:`Trainer` whose objective is divided among the processes of a world.
 
-    Its state is that of one process: tables are gathered when it is asked for, so it loads on any number of processes.
-    Every process must call :meth:`state_dict`, as with any collective operation.
+    Its state is that of one process, with this process's :class:`Rows` in the place of divided tables; the one it loads
+    has whole tables, so it loads on any number of processes. Every process must call :meth:`state_dict`, as with any
+    collective operation.
     """
 
     model: Model
@@ -88,14 +90,22 @@ class SharedTrainer(Trainer):
             return state
         names = dict(enumerate(name for name, _ in self.model.named_parameters()))
         moments = {
-            place: self._gathered(names.get(place, ""), kept) for place, kept in state["optimizer"]["state"].items()
+            place: self._rows(dict.fromkeys(kept, names.get(place, "")), kept)
+            for place, kept in state["optimizer"]["state"].items()
         }
+        own = {name: name for name in state["model"]}
         best = state["best_weights"]
         return {
             **state,
-            "model": gather_rows(self.model, state["model"]),
-            "best_weights": None if best is None else gather_rows(self.model, best),
+            "model": self._rows(own, state["model"]),
+            "best_weights": None if best is None else self._rows(own, best),
             "optimizer": {**state["optimizer"], "state": moments},
+        }
+
+    def _rows(self, parameter: dict[str, str], tensors: dict[str, Tensor]) -> dict[str, Tensor | Rows]:
+        """Tensors of parameters, those with a row per item marked as divided."""
+        return {
+            name: Rows(one) if self._is_sliced(parameter[name]) and one.dim() else one for name, one in tensors.items()
         }
 
     def _check_finite(self) -> None:
@@ -118,14 +128,6 @@ class SharedTrainer(Trainer):
                 "optimizer": {**state["optimizer"], "state": moments},
             }
         super().load_state_dict(state)
-
-    def _gathered(self, parameter: str, moments: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The optimizer's state of a parameter, over all slices."""
-        if not self._is_sliced(parameter):
-            return moments
-        held = self.model.held
-        assert held is not None
-        return {name: held.whole(one) if one.dim() else one for name, one in moments.items()}
 
     def _sliced(self, parameter: str, moments: Any) -> Any:
         if not self._is_sliced(parameter) or not isinstance(moments, dict):

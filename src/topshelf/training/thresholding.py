@@ -9,15 +9,17 @@ from torch import Tensor
 
 from topshelf import kernels, thresholds
 from topshelf.catalogue import Block
+from topshelf.drawing import Dealt, deal_negatives, draw_distinct
 from topshelf.errors import at_least, positive
 from topshelf.losses import Loss
 from topshelf.models import Model
-from topshelf.negatives import Dealt, Draw, columns_of, deal_negatives
+from topshelf.negatives import Draw, columns_of
 from topshelf.queries import Batch, Encoded, QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import best_scores
 from topshelf.registry import Recorded
 from topshelf.training.heads import Reading
+from topshelf.training.item_rows import ItemRows
 
 # Queries that share a draw. With more of them a refresh is cheaper, and the errors of its queries more correlated.
 BLOCK = 512
@@ -29,13 +31,15 @@ class Estimator(Recorded):
     - ``updates``: "epochs", then it has :meth:`refresh`, or "steps", then it has :meth:`follow`;
     - ``reads``: what it can read off the scores of a step over the whole catalogue, where each query comes once per
       epoch: "kth", the K-th best score, "above", how many items are above the threshold, or None. With either it has
-      :meth:`read`, which then takes the place of the other two.
+      :meth:`read`, which then takes the place of the other two;
+    - ``by_rows``: whether :meth:`follow` reads no more of ``encoded.items`` than ``size(0)`` and rows by their ids.
 
     Constructor arguments are the settings of the ``threshold`` section.
     """
 
     updates: ClassVar[Literal["epochs", "steps"]] = "epochs"
     reads: ClassVar[Literal["kth", "above"] | None] = None
+    by_rows: ClassVar[bool] = False
 
     def refresh(
         self, now: Tensor, queries: Tensor, items: Tensor, positives: Ragged, k: int, generator: torch.Generator
@@ -110,6 +114,7 @@ class Regression(Estimator):
     """A step down the quantile regression loss after every training step."""
 
     updates: ClassVar[Literal["epochs", "steps"]] = "steps"
+    by_rows: ClassVar[bool] = True
 
     def __init__(self, *, n: int = 1000, rate: float = 0.1) -> None:
         self.n, self.rate = at_least("n", n, 1), positive("rate", rate)
@@ -123,6 +128,7 @@ class Incremental(Estimator):
     """Follows the quantile after every training step, by the number of items above it."""
 
     updates: ClassVar[Literal["epochs", "steps"]] = "steps"
+    by_rows: ClassVar[bool] = True
     reads: ClassVar[Literal["kth", "above"] | None] = "above"
 
     def __init__(self, *, n: int = 1000, rate: float = 0.5) -> None:
@@ -220,6 +226,8 @@ class ThresholdHook:
         if self.estimator.updates != "steps" or self.reads is not None:
             return
         table = self.loss.threshold
+        if not self.estimator.by_rows and isinstance(encoded.items, ItemRows):
+            encoded = Encoded(encoded.queries, encoded.items.whole())
         updated = self.estimator.follow(table[batch.query], batch, encoded, self.loss.k, generator)
         # A query may be in the batch twice (pairs with their own negatives); its first row decides, in a fixed order.
         query, row = torch.unique(batch.query, return_inverse=True)
@@ -232,7 +240,7 @@ class ThresholdHook:
 def _shared_scores(n: int, batch: Batch, encoded: Encoded, generator: torch.Generator) -> tuple[Draw, Tensor]:
     """``n`` items drawn for the whole batch, and their scores (Q, n)."""
     n_items = encoded.items.size(0)
-    drawn = torch.randperm(n_items, generator=generator)[:n].to(batch.item.device)
+    drawn = draw_distinct(n, n_items, generator).to(batch.item.device)
     return Draw(drawn, columns_of(batch.positives, drawn, n_items)), encoded.queries @ encoded.items[drawn].T
 
 

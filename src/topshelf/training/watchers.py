@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from torch import Tensor
 
 from topshelf import files
 from topshelf.callbacks import Callbacks
 from topshelf.errors import TrainingError
 from topshelf.progress import progress_bar
 from topshelf.terminal import TaskID
+from topshelf.training import checkpoint
 from topshelf.training.folder import RunFolder
+from topshelf.training.sliced_checkpoint import without_rows
 from topshelf.training.trainer import Trainer
 from topshelf.world import World
 
@@ -141,6 +147,22 @@ class SharedWatcher(RunWatcher):
 
     def wants_to_stop(self) -> bool:
         return self._stops
+
+    def save(self, trainer: Trainer) -> None:
+        """Of divided tables, every process writes its own rows; then the main one the rest, which names them."""
+        if not self.keeps or trainer.model.held is None:
+            super().save(trainer)
+            return
+        rows: dict[str, Tensor] = {}
+        state = without_rows(trainer.state_dict(), rows)
+        folder = self.folder
+        said: Any = None if folder is None else [str(folder.path), folder.run, secrets.token_hex(8)]
+        path, run, token = self.world.broadcast(said)
+        names = [f"checkpoint-{token}-{rank}.safetensors" for rank in range(self.world.size)]
+        self.world.agreed(lambda: checkpoint.save(Path(path) / names[self.world.rank], rows, run=run))
+        if folder is not None:
+            folder.save_checkpoint({"phase": self.phase, "extra": self.extra, "trainer": state}, names)
+        self._saved = time.monotonic()
 
     def _decide(self, trainer: Trainer) -> None:
         """The main process's clock says when a checkpoint is due; any process may have been asked to stop."""
