@@ -127,7 +127,9 @@ class GraphFilter(SparseItemItem):
     def encode_items(self) -> ItemVectors:
         had, scored = self._sides()
         linear = super().encode_items()
-        return ItemTable.joined([(1.0, linear), (1.0, scored)]) if self._is_listed() else linear + scored @ had.T
+        if isinstance(linear, ItemTable):
+            return ItemTable.joined([(1.0, linear), (1.0, scored)])
+        return linear + scored @ had.T
 
     def _is_listed(self) -> bool:
         return not self._is_dense() and self.values.device.type == "cpu"
