@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Threads that wait by spinning starve each other on a busy machine. The topshelf command sets this itself.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test engines docs check format wheel clean
+.PHONY: demo test engines docs check format wheel trackers clean
 
 demo: $(VENV)/.demo
 	$(BIN)/topshelf demo --out runs/demo
@@ -37,8 +37,15 @@ wheel: $(VENV)/.dev
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m pytest -m 'slow or network' tests/test_wheel.py
 
+# TensorBoard and MLflow themselves, in a venv of their own: no test of the other suites needs them.
+trackers:
+	$(PYTHON) -m venv .venv-trackers
+	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[tensorboard,mlflow]' pytest hypothesis
+	.venv-trackers/bin/python -c "import mlflow, tensorboard"
+	.venv-trackers/bin/python -m pytest -m slow tests/training/test_trackers.py tests/training/test_callbacks.py
+
 clean:
-	rm -rf $(VENV) build dist site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-trackers build dist site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

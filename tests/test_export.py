@@ -23,8 +23,8 @@ from topshelf.export.contents import lists, read_run
 from topshelf.models import MODELS
 
 K = 7
-VECTORS = sorted(name for name in MODELS if name not in ("ease", "sparse_ease", "slim", "itemknn", "rp3beta"))
-WEIGHTS = ["ease", "itemknn", "rp3beta", "slim", "sparse_ease"]
+WEIGHTS = ["ease", "graph_filter", "itemknn", "rp3beta", "slim", "sparse_ease"]
+VECTORS = sorted(name for name in MODELS if name not in WEIGHTS)
 
 
 @pytest.fixture(scope="module")

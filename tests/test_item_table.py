@@ -86,8 +86,8 @@ def dataset():
     return Dataset("generated", make_split(generate(60, 40, interactions_per_user=9, seed=3), seed=0))
 
 
-def run_of(model, dataset):
-    return fit(assemble(data="generated", model=model, loss="softmax", k=5), dataset)
+def run_of(model, dataset, **settings):
+    return fit(assemble(data="generated", model=model, loss="softmax", k=5, more={"model": settings}), dataset)
 
 
 @pytest.mark.parametrize("model", ["itemknn", "rp3beta", "slim", "sparse_ease"])
@@ -100,6 +100,27 @@ def test_a_large_catalogue_is_ranked_and_evaluated_as_a_small_one(model, dataset
     assert isinstance(table, ItemTable)
     assert_close(table[:], dense)
     assert large.evaluate().mean() == pytest.approx(small.evaluate().mean(), abs=1e-6)
+
+
+def test_a_graph_filter_of_a_large_catalogue_scores_and_blends_as_that_of_a_small_one(dataset, monkeypatch, tmp_path):
+    """Its vectors have two parts there, so their products are compared, not they."""
+    everybody, found = QuerySet.known(60), {}
+    for name, size in (("small", 1 << 28), ("large", 0)):
+        monkeypatch.setattr(item_item, "_DENSE", size)
+        one = run_of("graph_filter", dataset, dim=6)
+        queries, items = one.model.encode(everybody)
+        scores = products(queries[torch.arange(60)].to_dense(), items)
+        mixed = blend([run_of("itemknn", dataset), one], weights=[1.0, 0.5])
+        save(mixed, tmp_path / name)
+        recommender = Recommender.load(tmp_path / name)
+        lists = recommender.recommend(recommender.artifact.users.values.to_list()[:9], k=4, why=2)
+        measured = {**one.evaluate().mean(), "valid": mixed.valid_score}
+        found[name] = (items, scores, measured, lists.select(pl.exclude("score")))
+    small, large = found.values()
+    assert (type(small[0]), type(large[0])) == (torch.Tensor, ItemTable)
+    assert_close(large[1], small[1], rtol=1e-4, atol=1e-5)
+    assert large[2] == pytest.approx(small[2], abs=1e-3)  # AUC counts pairs that differ by rounding
+    assert large[3].equals(small[3])
 
 
 def test_blends_lists_similar_items_and_exports_are_the_same(dataset, monkeypatch, tmp_path):

@@ -28,6 +28,9 @@ PUBLISHED = {"the best published": (0.1941, 0.1617), "LightGCN, SL@20, d 64 (our
 TRAIN = {"epochs": 40, "patience": 2, "validate_every": 4, "learning_rate": 0.1, "batch_size": 2048}
 PARTS: dict[str, Row] = {
     "sparse EASE": {"model": {"name": "sparse_ease", "l2": 50.0, "neighbours": 200}},
+    "graph filter": {
+        "model": {"name": "graph_filter", "dim": 1024, "low_pass": 1.0, "item_power": 0.3, "neighbours": 200},
+    },
     "item-kNN": {"model": {"name": "itemknn"}},
     "iALS": {"model": {"name": "ials", "dim": 128, "iterations": 8}},
     "MF, softmax": {
@@ -38,7 +41,7 @@ PARTS: dict[str, Row] = {
         "threshold": {"every": 5}, "train": TRAIN,
     },
 }  # fmt: skip
-DEFAULT, QUICK = ("sparse EASE", "MF, softmax", "MF, SL@20"), ("item-kNN", "sparse EASE")
+DEFAULT, QUICK = ("sparse EASE", "graph filter", "MF, softmax", "MF, SL@20"), ("item-kNN", "sparse EASE")
 
 
 def source() -> str:

@@ -118,7 +118,7 @@ def test_the_candidates_are_those_of_the_issue_and_the_long_ones_are_known_befor
     found = candidates(7, dataset.split)
     assert [one.name for one in found][-1] == "history, SL@7"
     assert {one.model for one in found} == {
-        *("popularity", "itemknn", "rp3beta", "ials", "ease", "sparse_ease", "slim", "mf", "history")
+        *("popularity", "itemknn", "rp3beta", "graph_filter", "ials", "ease", "sparse_ease", "slim", "mf", "history")
     }
     assert expected_seconds(Candidate("x", "ease"), dataset.split) < 1
     assert expected_seconds(Candidate("x", "mf", "softmax"), dataset.split) is None

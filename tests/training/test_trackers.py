@@ -1,6 +1,6 @@
 """TensorBoard and MLflow themselves, where they are installed: what they keep is what the run logged.
 
-pip install 'topshelf[tensorboard,mlflow]', then pytest -m slow tests/training/test_trackers.py
+`make trackers` runs them in a venv of their own.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ _MANY = 500_000  # users and items of which vectors of 256 numbers would take lo
 # One fit of SLIM over 8,360 items took 80 s of two cores; it grows with about the 2.5th power of their number.
 _SLIM_SECONDS, _SLIM_ITEMS, _SLIM_POWER = 80.0, 8_360, 2.5
 _SYSTEM_SECONDS = 2e-3  # of one item's system in sparse EASE, with 200 neighbours, on two cores
-_MEMORY = {"ease": 8e9, "sparse_ease": 4e9, "slim": 8e9, "itemknn": 8e9, "rp3beta": 8e9}  # their defaults
+# Their defaults
+_MEMORY = {"ease": 8e9, "sparse_ease": 4e9, "slim": 8e9, "itemknn": 8e9, "rp3beta": 8e9, "graph_filter": 4e9}
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,13 @@ class Candidate:
 def candidates(k: int, split: Split) -> list[Candidate]:
     """In the order of their cost."""
     classics = {"popularity": "popularity", "item-kNN": "itemknn", "RP3beta": "rp3beta"}
-    classics |= {"iALS": "ials", "EASE": "ease", "sparse EASE": "sparse_ease", "SLIM": "slim"}
+    classics |= {
+        "graph filter": "graph_filter",
+        "iALS": "ials",
+        "EASE": "ease",
+        "sparse EASE": "sparse_ease",
+        "SLIM": "slim",
+    }
     found = [Candidate(name, model, settings=_within_memory(model)) for name, model in classics.items()]
     dim = 256 if split.n_users + split.n_items < _MANY else 64
     for label, model, rate, rates in (("MF", "mf", 0.03, _RATES), ("history", "history", 0.01, (0.003, 0.01, 0.03))):

@@ -5,6 +5,7 @@
 
 from topshelf.models.base import HistoryRows, Model, Trainable
 from topshelf.models.classics import Popularity
+from topshelf.models.graph_filter import GraphFilter
 from topshelf.models.gru4rec import GRU4Rec
 from topshelf.models.history import History
 from topshelf.models.ials import IALS
@@ -31,6 +32,7 @@ __all__ = [
     "SLIM",
     "ESASRec",
     "GRU4Rec",
+    "GraphFilter",
     "History",
     "HistoryRows",
     "ItemKNN",
@@ -63,6 +65,7 @@ MODELS: dict[str, type[Model]] = {
     "sparse_ease": SparseEASE,
     "slim": SLIM,
     "ials": IALS,
+    "graph_filter": GraphFilter,
     "itemknn": ItemKNN,
     "rp3beta": RP3beta,
     "popularity": Popularity,
@@ -80,6 +83,7 @@ SEQUENCE_MODELS: dict[str, type[Model]] = {
     "ease": EASE,
     "sparse_ease": SparseEASE,
     "slim": SLIM,
+    "graph_filter": GraphFilter,
     "itemknn": ItemKNN,
     "rp3beta": RP3beta,
     "popularity": Popularity,

@@ -6,7 +6,7 @@ models have ``fit``. Both are ``nn.Module``s, so both are saved and loaded the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -181,3 +181,16 @@ class HistoryRows:
     def __getitem__(self, rows: Tensor) -> Tensor:
         chosen = self.histories.select(rows)
         return chosen.matrix(torch.ones(chosen.indices.shape, device=rows.device), self.n_items)
+
+
+class JoinedRows:
+    """Query vectors side by side, each times a factor; computed when indexed, because some are mostly zeros."""
+
+    def __init__(self, parts: Sequence[tuple[float, QueryVectors]]) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return len(self.parts[0][1])
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return torch.cat([factor * queries[rows].to_dense() for factor, queries in self.parts], 1)

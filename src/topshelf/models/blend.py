@@ -14,6 +14,7 @@ from topshelf.config import complete
 from topshelf.errors import ConfigError
 from topshelf.item_table import ItemTable, ItemVectors
 from topshelf.models import MODELS, Model
+from topshelf.models.base import JoinedRows
 from topshelf.queries import Context, QuerySet
 from topshelf.ranking import QueryVectors
 from topshelf.registry import lookup
@@ -93,19 +94,6 @@ class Blend(Model):
         return [(math.sqrt(factor), part) for factor, part in zip(self.factors, self.parts, strict=True) if factor > 0]
 
 
-class BlendRows:
-    """Concatenated query vectors of several models, each times a factor; computed when indexed."""
-
-    def __init__(self, parts: Sequence[tuple[float, QueryVectors]]) -> None:
-        self.parts = parts
-
-    def __len__(self) -> int:
-        return len(self.parts[0][1])
-
-    def __getitem__(self, rows: Tensor) -> Tensor:
-        return torch.cat([factor * queries[rows].to_dense() for factor, queries in self.parts], 1)
-
-
 def checked_weights(name: str, weights: Sequence[float], n_parts: int) -> list[float]:
     """One weight per part, none below 0 and at least one above."""
     given = list(weights) if isinstance(weights, Iterable) else [weights]
@@ -118,7 +106,7 @@ def checked_weights(name: str, weights: Sequence[float], n_parts: int) -> list[f
 
 def _side_by_side(parts: list[tuple[float, QueryVectors]]) -> QueryVectors:
     tables = [factor * queries for factor, queries in parts if isinstance(queries, Tensor)]
-    return torch.cat(tables, 1) if len(tables) == len(parts) else BlendRows(parts)
+    return torch.cat(tables, 1) if len(tables) == len(parts) else JoinedRows(parts)
 
 
 def _joined(tables: list[tuple[float, ItemVectors]]) -> ItemVectors:
