@@ -19,7 +19,8 @@ from topshelf.data import Dataset, Interactions, generate, make_split
 from topshelf.errors import CheckpointError, ConfigError, DataError, TrainingError
 from topshelf.evaluation import evaluate
 from topshelf.models import HistoryRows
-from topshelf.models.blend import Blend, BlendRows
+from topshelf.models.base import JoinedRows
+from topshelf.models.blend import Blend
 from topshelf.ragged import Ragged
 from topshelf.recommender import Recommender
 from topshelf.training import fit, load, resume, save
@@ -84,7 +85,7 @@ def test_vectors_stay_unmade_only_where_a_part_has_histories_for_vectors():
         assert isinstance(vectors_of(blend([fitted("mf"), fitted("history")], weights=[1, 1]).model)[0], torch.Tensor)
         model = blend([fitted("mf"), fitted("ease")], weights=[1, 1]).model
         queries, items = vectors_of(model)
-        assert isinstance(queries, BlendRows)
+        assert isinstance(queries, JoinedRows)
         assert isinstance(vectors_of(fitted("ease").model)[0], HistoryRows)
         assert len(queries) == USERS
         rows = torch.tensor([5, 0, 41, 5])
