@@ -39,7 +39,7 @@ def serve(
 
     paths = {"run": run, "attributes": attributes, "keys": keys}
     named: dict[str, Any] = {name: str(path) for name, path in paths.items() if path is not None}
-    named |= {name: value for name, value in {"host": host, "port": port, "allow": allow}.items() if value}
+    named |= {name: value for name, value in {"host": host, "port": port, "allow": allow}.items() if value is not None}
     if events is not None:
         named["events"] = {"path": str(events)}
     serve_settings(read_settings(config, given=set_ or [], named=named))

@@ -35,7 +35,7 @@ class BatchSettings(Settings):
     budget_ms: float = Field(200, gt=0)
     """Expected wait from which new requests are refused with 503."""
     threads: int = Field(0, ge=0)
-    """Threads of a product; 0: as many as torch uses."""
+    """Threads of a product; 0: one less than torch uses, because the requests need a processor too."""
 
 
 class IndexSettings(Settings):
