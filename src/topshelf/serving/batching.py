@@ -61,7 +61,7 @@ class Batcher:
         """The same without waiting: the loop that calls this gets the answers."""
         if self._is_closed:
             raise UnavailableError("the server is shutting down")
-        if self._waiting and (self.is_full() or self._waiting + len(asked) > self.settings.queue):
+        if self._waiting and self.is_full():
             raise OverloadedError(f"{self._waiting} queries wait (batch.queue, batch.budget_ms)")
         loop = asyncio.get_running_loop()
         job = _Job(asked, loop, loop.create_future(), time.perf_counter())

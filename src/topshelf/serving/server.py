@@ -11,13 +11,15 @@ import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
 from topshelf.errors import ConfigError
 from topshelf.serving.app import create_app
 from topshelf.serving.engine import Engine
-from topshelf.serving.logs import log, write_logs
+from topshelf.serving.guard import Guard
+from topshelf.serving.logs import log, written_logs
 from topshelf.serving.service import Service
 from topshelf.serving.settings import LOOPBACK, ServeSettings
 
@@ -78,11 +80,16 @@ def make_server(engine: Engine) -> Server:
     check_bind(settings)
     service = Service(engine)
     app = create_app(service)
+    http: Any = "h11"
+    if find_spec("httptools"):
+        from topshelf.serving.shedding import shedding
+
+        http = shedding(app) if isinstance(app, Guard) else "httptools"  # with CORS, every answer needs its headers
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http="httptools" if find_spec("httptools") else "h11",
+        http=http,
         loop="uvloop" if find_spec("uvloop") else "asyncio",
         log_config=None,
         access_log=False,
@@ -98,9 +105,8 @@ def make_server(engine: Engine) -> Server:
 def serve(settings: ServeSettings) -> None:
     """Serve until SIGINT or SIGTERM."""
     check_bind(settings)
-    write_logs()
     sys.setswitchinterval(_SWITCH)
-    with Engine(settings=settings) as engine:
+    with written_logs(), Engine(settings=settings) as engine:
         server = make_server(engine)
         # What is loaded now stays: to look through it again and again took half of the time of requests, and a full
         # round, as after a reload, stopped all of them for a tenth of a second.
