@@ -13,8 +13,8 @@ import sys
 import tempfile
 import time
 from collections import deque
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit

@@ -47,6 +47,9 @@ _POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'no
 _JSON = ((b"content-type", b"application/json"),)
 _RETRY = "1"
 _OTHER = "other"
+_SHED = b"HTTP/1.1 503 Service Unavailable\r\n" + b"".join(
+    b"%b: %b\r\n" % header for header in (*_JSON, (b"retry-after", _RETRY.encode()), *_SECURITY, _POLICY)
+)
 _BUSY = "the server is busy; try again"
 _PAUSE = 1.0  # seconds between lines of the log on refused requests
 
@@ -168,9 +171,8 @@ class Guard:
             log("shed", level=30, requests=self._n_shed)
             self._said, self._n_shed = now, 0
         body = orjson.dumps({"error": _BUSY, "request": request.decode()})
-        fixed = (*more, *_JSON, (b"retry-after", _RETRY.encode()), *_SECURITY, _POLICY, (b"x-request-id", request))
-        lines = b"".join(b"%b: %b\r\n" % header for header in fixed)
-        return b"HTTP/1.1 503 Service Unavailable\r\n%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), body)
+        lines = b"".join([b"%b: %b\r\n" % header for header in more])
+        return b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (_SHED, lines, request, len(body), body)
 
     def _seconds(self, path: str) -> float | None:
         """How long a request may take; loading a run takes what it takes."""

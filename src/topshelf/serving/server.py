@@ -112,6 +112,7 @@ def serve(settings: ServeSettings) -> None:
         # round, as after a reload, stopped all of them for a tenth of a second.
         gc.freeze()
         gc.set_threshold(_ALLOCATIONS, 10, 10)
+        gc.enable()  # the command switches it off for the start
         server.run()
         log("stopped")
 
