@@ -74,7 +74,8 @@ def test_recovery_is_when_everything_is_good_and_quick_again():
 
 def test_memory_is_the_median_of_some_samples():
     samples = [(at / 10, 100.0 + at) for at in range(1000)]
-    assert serving._memory(samples, 20, 100) == pytest.approx(285, abs=2)
+    assert serving._memory(samples, 20, 60) == pytest.approx(295, abs=1)
+    assert serving._memory([(1.0, 5.0), (30.0, 7.0)], 20, 60) == 5.0
 
 
 def test_checks_of_keys_are_timed(tmp_path):

@@ -3,8 +3,8 @@
     python -m benchmarks.speed.serving [--quick] [--stage NAME ...] [--rounds 3] [--minutes 10] [--page] [--json FILE]
 
 Runs of MF with made vectors (100,000 users, 50,000 items, d = 64, k = 20, about 20 seen items per user; 1,000,000
-items for the index), served by ``topshelf serve`` with its default settings, each server in a process of its own, on
-the same machine as the load. Users are asked for at random.
+items for the index), served by ``topshelf serve`` with its default settings (for load, without its limit of the wait),
+each server in a process of its own, on the same machine as the load. Users are asked for at random.
 
 - load: requests per second that wrk gets over 256 connections, of the server with micro-batches, the same with
   batch.size = 1, and a bare handler (uvicorn, a constant answer of the same length), in turn; the best round counts.
@@ -76,7 +76,8 @@ def _make(path: Path, users: int, items: int, seed: int, letter: str) -> None:
 def load(runs: Runs, options: Namespace) -> Row:
     size = runs.size
     run = runs.of("a")
-    with serving(run) as batched, serving(run, batch__size=1) as single:
+    patient = {"batch__budget_ms": 10_000}  # neither refuses anything, so that the rates are of the same requests
+    with serving(run, **patient) as batched, serving(run, batch__size=1, **patient) as single:
         answer = json.dumps(batched.call("/recommend", {"user": "1", "k": K}), separators=(",", ":")).encode()
         with bare(answer) as constant:
             servers = {"batched": batched, "unbatched": single, "bare": constant}
@@ -153,10 +154,10 @@ def reloads(runs: Runs, options: Namespace) -> Row:
         began = time.perf_counter()
         with wrk_running(server.url, seconds, size["users"], CONNECTIONS, versions=versions) as process:
             while (now := time.perf_counter() - began) < seconds:
+                memory.append((now, server.rss))
                 if now >= (len(changes) + 0.5) * seconds / RELOADS and len(changes) < RELOADS:
                     changes.append(server.call("/admin/reload", {"run": (run, other)[len(changes) % 2].name}))
                     say(f"  reload {len(changes)}: {changes[-1]['seconds']:.1f} s, {server.rss:,.0f} MiB")
-                memory.append((now, server.rss))
                 time.sleep(0.2)
             row = finished(process)
     fifth, end = _memory(memory, 0.2 * seconds, seconds), _memory(memory, seconds, seconds)
@@ -169,8 +170,9 @@ def reloads(runs: Runs, options: Namespace) -> Row:
 
 
 def _memory(samples: list[tuple[float, float]], moment: float, seconds: float) -> float:
-    """The median MiB of the samples of a fortieth of the time before a moment."""
-    return statistics.median(rss for at, rss in samples if moment - seconds / 40 - 0.5 <= at <= moment)
+    """The median MiB of the samples of a sixtieth of the time before a moment; of the last one before it, if none."""
+    before = [(at, rss) for at, rss in samples if at <= moment]
+    return statistics.median([rss for at, rss in before if at >= moment - seconds / 60] or [before[-1][1]])
 
 
 def overload(runs: Runs, options: Namespace) -> Row:
