@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import orjson
@@ -32,6 +33,8 @@ class Service:
         torch.set_num_threads(batch.threads or max(1, torch.get_num_threads() - 1))
         self.lists = Batcher(self._written, batch)
         self.others = Batcher(lambda calls: [call() for call in calls], batch.model_copy(update={"size": 1}))
+        # One thread for all changes: the allocator keeps memory per thread, and a run is large.
+        self._changes = ThreadPoolExecutor(1, thread_name_prefix="topshelf-changes")
         self.is_draining = False
         self.lists.observe = self.observed.saw_batch
         if engine.events is not None:
@@ -82,7 +85,8 @@ class Service:
 
     async def _changed(self, kind: str, call: Callable[[], Change]) -> Change:
         try:
-            change = await asyncio.to_thread(call)
+            self.engine.versions.check_free()
+            change = await asyncio.get_running_loop().run_in_executor(self._changes, call)
         except TopshelfError:
             self.observed.changes.labels(kind, "refused").inc()
             log(kind, level=30, result="refused")
@@ -102,6 +106,7 @@ class Service:
         """Finish what was taken, then close the engine."""
         self.lists.close()
         self.others.close()
+        self._changes.shutdown()
         self.engine.close()
 
 

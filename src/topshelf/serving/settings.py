@@ -32,7 +32,7 @@ class BatchSettings(Settings):
     """How long a batch waits for more queries. 0: it takes what has come while the last one was scored."""
     queue: int = Field(384, ge=1)
     """Waiting queries from which new requests are refused with 503."""
-    budget_ms: float = Field(200, gt=0)
+    budget_ms: float = Field(500, gt=0)
     """Expected wait from which new requests are refused with 503."""
     threads: int = Field(0, ge=0)
     """Threads of a product; 0: one less than torch uses, because the requests need a processor too."""

@@ -25,6 +25,7 @@ from topshelf.serving.refusals import ConflictError
 from topshelf.serving.settings import ServeSettings
 
 _RECENT = 200  # queries that are kept in memory to check a new version with
+_UNDER_WAY = "another change of versions is under way; try again when it is done"
 Run = Loaded | LoadedRanker
 
 
@@ -150,6 +151,11 @@ class Versions:
             self.current = _shared(self.current, shares)
             return self.states()
 
+    def check_free(self) -> None:
+        """Refuse a change while another one is under way, rather than keep it waiting."""
+        if self._changing.locked():
+            raise ConflictError(_UNDER_WAY)
+
     def states(self) -> list[VariantState]:
         return [variant.state() for variant in self.current.variants]
 
@@ -201,7 +207,7 @@ class _Held:
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
-            raise ConflictError("another change of versions is under way; try again when it is done")
+            raise ConflictError(_UNDER_WAY)
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
