@@ -13,8 +13,10 @@ each server in a process of its own, on the same machine as the load. Users are 
 - index: the same for 1,000,000 items by HNSW: recall as the server measures it at its start, rate, times at half of it.
 - reloads: wrk without a pause for --minutes while the server switches 20 times between two runs. Every answer must have
   the items of the version that it names. Memory of the process after a fifth of the time and at the end.
-- overload: five times the rate. A probe with a fixed schedule, 2% of the rate, is sent along: times of what is accepted
-  and of the 503, and when they are back to normal.
+- overload: five times the rate, over --crowd connections, each of which waits for its answer before it sends again;
+  what was really offered is in the table. A probe with a fixed schedule, 2% of the rate, is sent along: times of what
+  is accepted and of the 503, and when they are back to normal. It is compared with the probe beside the full rate,
+  over 192 connections, so that nothing is refused there.
 - startup: a server that stores events is killed (kill -9) while four writers send some, 50 times. What was acknowledged
   must be there once. Seconds from the start of the process to /health/ready.
 - keys: time of a check of the right key, a wrong secret, an unknown name, and text of another form.
@@ -44,7 +46,7 @@ from benchmarks.served import DIM, K, Served, bare, make_run, serving
 
 SIZE = {"users": 100_000, "items": 50_000, "many": 1_000_000, "seconds": 8.0, "times": 20.0, "kills": 50}
 QUICK = {"users": 300, "items": 200, "many": 400, "seconds": 1.0, "times": 3.0, "kills": 2}
-CONNECTIONS = 256
+CONNECTIONS, FULL = 256, 192
 RELOADS, OVER, PROBE = 20, 5.0, 0.02
 AIM = {"p99": 0.025, "batching": 3.0, "recall": 0.95, "memory": 1.05, "overload": 2.0, "recovery": 5.0, "start": 3.0}
 BEGIN, END = "<!-- measured: benchmarks/speed/serving.py --page -->", "<!-- end of measured -->"
@@ -182,14 +184,14 @@ def overload(runs: Runs, options: Namespace) -> Row:
         rate = max(wrk(server.url, size["seconds"], users, CONNECTIONS)["rate"] for _ in range(options.rounds))
         say(f"{rate:,.0f} requests per second; the probe beside that load")
         with probe_running(server.url, PROBE * rate, seconds, users) as result:
-            wrk(server.url, seconds, users, CONNECTIONS)
+            wrk(server.url, seconds, users, FULL)
             saturated = result().between(1, seconds - 1)
         say(f"p99 {1000 * (saturated.percentile(99) or 0):.1f} ms; half of the rate, five times, half")
         with probe_running(server.url, PROBE * rate, 3 * seconds, users) as result:
             began = time.perf_counter()
             usual = wrk(server.url, seconds, users, CONNECTIONS, rate=rate / 2)
             over_from = time.perf_counter() - began
-            over = wrk(server.url, seconds, users, int(4 * CONNECTIONS), rate=OVER * rate)
+            over = wrk(server.url, seconds, users, options.crowd, rate=OVER * rate)
             over_until = time.perf_counter() - began
             wrk(server.url, seconds, users, CONNECTIONS, rate=rate / 2)
             times: Times = result()
@@ -422,6 +424,7 @@ def main() -> None:
     add = benchmark.parser.add_argument
     add("--stage", nargs="+", default=list(STAGES), metavar="NAME", help=f"of {' '.join(STAGES)}; default: all")
     add("--minutes", type=float, default=10, help="of the stage reloads; default: 10")
+    add("--crowd", type=int, default=1024, help="connections of the overload; default: 1024")
     add("--folder", type=Path, help="where runs are made, and found again; default: a temporary folder")
     add("--page", action="store_true", help="write the tables of FILE into docs/serving.md")
     options = benchmark.parse()

@@ -30,7 +30,7 @@ class BatchSettings(Settings):
     """Most queries that are scored together; 1 turns batching off."""
     wait_ms: float = Field(0, ge=0, le=1000)
     """How long a batch waits for more queries. 0: it takes what has come while the last one was scored."""
-    queue: int = Field(384, ge=1)
+    queue: int = Field(256, ge=1)
     """Waiting queries from which new requests are refused with 503."""
     budget_ms: float = Field(500, gt=0)
     """Expected wait from which new requests are refused with 503."""
