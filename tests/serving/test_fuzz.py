@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import logging
 import os
+import random
 import threading
 from collections import Counter
 
@@ -59,6 +62,50 @@ def test_requests_from_the_description_never_make_the_server_fail(runs, attribut
 
                 ask()
     assert sum(counted.values()) >= 2000, counted
+    assert not [record for record in caplog.records if record.name == "topshelf.serving"]
+
+
+def bodies(seed, n):
+    """Bodies that are nearly right: JSON of known fields with something in it changed, cut or repeated."""
+    chosen = random.Random(seed)
+    fields = [
+        {"user": "u1", "k": 3},
+        {"queries": [{"user": "u2"}, {"history": ["i1", "i2"]}]},
+        {"items": ["i1"], "k": 2},
+    ]
+    fields += [
+        {"user": "u1", "items": ["i3"]},
+        {"text": "i"},
+        {"events": [{"user": "u1", "item": "i1"}]},
+        {"user": "u3"},
+    ]
+    for _ in range(n):
+        text = bytearray(json.dumps(chosen.choice(fields)).encode())
+        for _ in range(chosen.randrange(4)):
+            at = chosen.randrange(len(text) + 1)
+            text[at : at + chosen.randrange(3)] = chosen.randbytes(chosen.randrange(3)) or text[: chosen.randrange(9)]
+        yield bytes(text)
+
+
+@pytest.mark.slow
+def test_mutated_bodies_never_make_the_server_fail_and_leave_nothing_behind(runs, tmp_path, caplog):
+    engine = Engine(runs / "ease", port=0, events={"path": str(tmp_path / "events.db")})
+    paths = [route.path for route in ROUTES if route.method == "POST" and not route.path.startswith("/admin")]
+    sizes, counted = [], Counter()
+    with running(engine) as server, caplog.at_level(logging.ERROR):
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
+        for seed in range(3):
+            for at, body in enumerate(bodies(seed, 3000)):
+                connection.request("POST", paths[at % len(paths)], body, {"content-type": "application/json"})
+                answer = connection.getresponse()
+                content = answer.read()
+                counted[answer.status] += 1
+                assert answer.status < 500, (paths[at % len(paths)], body, content)
+                assert b"Traceback" not in content
+            sizes.append(resident())
+        connection.close()
+    assert min(counted[200], counted[400], counted[422]) > 100, counted
+    assert sizes[2] < 1.05 * sizes[1]
     assert not [record for record in caplog.records if record.name == "topshelf.serving"]
 
 

@@ -345,6 +345,33 @@ def test_a_full_queue_is_503_with_retry_after_at_once_and_passes(serve, monkeypa
     assert 'topshelf_refused_total{reason="overload"}' in ask(client, "GET", "/metrics")[2].decode()
 
 
+def test_what_is_refused_at_once_has_all_headers_and_leaves_its_connection_as_it_was(serve, monkeypatch, caplog):
+    client = serve()
+    guard = client.server.config.loaded_app
+    connection = http.client.HTTPConnection(client._parts.hostname, client._parts.port, timeout=20)
+
+    def post(body, **headers):
+        connection.request("POST", "/recommend?x=1", body, {**JSON, **headers})
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, json.loads(answer.read())
+
+    _, usual, _ = post(b"{}")
+    with monkeypatch.context() as busy, caplog.at_level(logging.INFO):
+        busy.setattr(guard, "is_full", lambda _path: True)
+        status, headers, told = post(b" " * 70_000, **{"x-request-id": "mine"})
+        assert (status, told) == (503, {"error": "the server is busy; try again", "request": "mine"})
+        assert set(headers) == {*usual, "retry-after"}
+        again = post(b"{}", **{"x-request-id": "not an id"})[2]["request"]
+        assert re.fullmatch("[0-9a-f]{8}-[0-9a-f]+", again)
+        assert ask(client, "GET", "/health/ready")[0] == ask(client, "GET", "/metrics")[0] == 200
+        assert ask(client, "POST", "/recommend", b"{}", connection="close")[0] == 503
+    status, _, told = post(b"{}")
+    assert (status, told["answers"][0]["fallback"]) == (200, "no_history")
+    connection.close()
+    assert 'topshelf_requests_total{route="/recommend",status="503"} 3.0' in ask(client, "GET", "/metrics")[2].decode()
+    assert [record.fields["requests"] for record in caplog.records if record.msg == "shed"] == [1]
+
+
 def test_too_many_requests_at_once_are_503(serve, monkeypatch):
     client = serve(limits={"in_flight": 2})
     slow = Slow(client.server, monkeypatch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import logging
@@ -183,14 +184,19 @@ def test_without_its_packages_serving_says_how_to_install_them(monkeypatch, tmp_
     ],
 )
 def test_a_server_that_cannot_start_says_why(runs, arguments, message):
+    logger = logging.getLogger("topshelf.serving")
+    before = logger.handlers, logger.propagate, logger.level
     _, said = run_topshelf("serve", *(one.format(runs=runs) for one in arguments), code=2)
     assert message in said
+    assert (logger.handlers, logger.propagate, logger.level) == before
+    assert gc.isenabled()
 
 
 def test_the_command_serves_until_it_is_told_to_stop(runs, tmp_path):
     """The whole process: ready, answers, SIGTERM, what was taken is stored, exit code 0."""
     command = [sys.executable, "-m", "topshelf", "serve", str(runs / "mf"), "--events", str(tmp_path / "events.db")]
-    variables = {**os.environ, "TOPSHELF_SERVE_PORT": "0"}
+    command += ["--port", "0"]
+    variables = {**os.environ, "TOPSHELF_SERVE_PORT": "1"}
     process = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
     try:
         ready = json.loads(process.stderr.readline())

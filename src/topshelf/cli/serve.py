@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,15 +35,19 @@ def serve(
       topshelf serve --config serve.toml --set batch.size=128
     """
     _check_packages()
-    from topshelf.serving import read_settings
-    from topshelf.serving.server import serve as serve_settings
-
     paths = {"run": run, "attributes": attributes, "keys": keys}
     named: dict[str, Any] = {name: str(path) for name, path in paths.items() if path is not None}
-    named |= {name: value for name, value in {"host": host, "port": port, "allow": allow}.items() if value}
+    named |= {name: value for name, value in {"host": host, "port": port, "allow": allow}.items() if value is not None}
     if events is not None:
         named["events"] = {"path": str(events)}
-    serve_settings(read_settings(config, given=set_ or [], named=named))
+    gc.disable()  # until it serves: to look through all that is loaded, again and again, took a fifth of the start
+    try:
+        from topshelf.serving import read_settings
+        from topshelf.serving.server import serve as serve_settings
+
+        serve_settings(read_settings(config, given=set_ or [], named=named))
+    finally:
+        gc.enable()
 
 
 def serve_key(

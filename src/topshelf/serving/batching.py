@@ -55,16 +55,20 @@ class Batcher:
 
     async def answers(self, asked: Sequence[Any]) -> list[Any]:
         """The answers of one request's queries; OverloadedError where there is no room for them."""
+        return await self.submit(asked)
+
+    def submit(self, asked: Sequence[Any]) -> asyncio.Future[list[Any]]:
+        """The same without waiting: the loop that calls this gets the answers."""
         if self._is_closed:
             raise UnavailableError("the server is shutting down")
-        if self._waiting and (self.is_full() or self._waiting + len(asked) > self.settings.queue):
+        if self._waiting and self.is_full():
             raise OverloadedError(f"{self._waiting} queries wait (batch.queue, batch.budget_ms)")
         loop = asyncio.get_running_loop()
         job = _Job(asked, loop, loop.create_future(), time.perf_counter())
         with self._lock:
             self._waiting += len(asked)
         self._jobs.put(job)
-        return await job.done
+        return job.done
 
     def close(self) -> None:
         """Finish what was taken."""

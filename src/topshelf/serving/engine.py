@@ -17,7 +17,7 @@ from topshelf.errors import at_most
 from topshelf.serving.bodies import DocumentQuery, Event, Query
 from topshelf.serving.documents import LoadedRanker
 from topshelf.serving.events import EventStore
-from topshelf.serving.loaded import Loaded, Prepared
+from topshelf.serving.loaded import Found, Loaded, Prepared
 from topshelf.serving.refusals import ConflictError
 from topshelf.serving.settings import ServeSettings
 from topshelf.serving.versions import Deployment, Variant, Versions
@@ -82,14 +82,18 @@ class Engine:
 
     def answer(self, asked: Sequence[Prepared]) -> list[Answer]:
         """The answers to prepared queries, each from the version that it was prepared for."""
+        return [one.loaded.shown(one, *some) for one, some in zip(asked, self.find(asked), strict=True)]
+
+    def find(self, asked: Sequence[Prepared]) -> list[Found]:
+        """The same as scores and items by their index in the query's run."""
         runs = {id(one.loaded): one.loaded for one in asked}
         if len(runs) == 1:
-            return asked[0].loaded.answer(asked)
-        answers: dict[int, Answer] = {}
+            return asked[0].loaded.find(asked)
+        found: dict[int, Found] = {}
         for run in runs.values():
             places = [place for place, one in enumerate(asked) if one.loaded is run]
-            answers |= dict(zip(places, run.answer([asked[place] for place in places]), strict=True))
-        return [answers[place] for place in range(len(asked))]
+            found |= dict(zip(places, run.find([asked[place] for place in places]), strict=True))
+        return [found[place] for place in range(len(asked))]
 
     def similar(self, items: Sequence[Id], k: int = 10, variant: str | None = None) -> list[SimilarAnswer]:
         """The items most similar to each of ``items``, by the cosine of their vectors."""

@@ -34,6 +34,7 @@ METRICS = "/metrics"
 FAILED = "the server failed; its log has the request id"
 BODY = "topshelf.body"
 REQUEST_ID = "topshelf.request"
+ADMITTED = "topshelf.admitted"  # the connection has found room for it
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _SECURITY = (
     (b"x-content-type-options", b"nosniff"),
@@ -43,7 +44,14 @@ _SECURITY = (
     (b"cache-control", b"no-store"),
 )
 _POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'")
+_JSON = ((b"content-type", b"application/json"),)
 _RETRY = "1"
+_OTHER = "other"
+_SHED = b"HTTP/1.1 503 Service Unavailable\r\n" + b"".join(
+    b"%b: %b\r\n" % header for header in (*_JSON, (b"retry-after", _RETRY.encode()), *_SECURITY, _POLICY)
+)
+_BUSY = "the server is busy; try again"
+_PAUSE = 1.0  # seconds between lines of the log on refused requests
 
 
 class _RefusedError(Exception):
@@ -80,6 +88,8 @@ class Guard:
         self._largest = settings.limits.body_kib << 10
         self._counted: dict[tuple[str, int], Any] = {}
         self._timed: dict[str, Any] = {}
+        self._shed_reason = observed.refused.labels("overload")
+        self._n_shed, self._said = 0, 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -88,7 +98,7 @@ class Guard:
         began = time.perf_counter()
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
-        request = given if _REQUEST_ID.fullmatch(given) else b"%s-%x" % (self._prefix, next(self._numbers))
+        request = given if _REQUEST_ID.fullmatch(given) else self._new_id()
         scope[REQUEST_ID] = request.decode()
         answer = _Answer(send, request)
         self.in_flight += 1
@@ -119,12 +129,15 @@ class Guard:
             self.in_flight -= 1
             self._record(scope, answer.status, time.perf_counter() - began, key)
 
+    def _new_id(self) -> bytes:
+        return b"%b-%x" % (self._prefix, next(self._numbers))
+
     def _admitted(self, scope: Scope, headers: dict[bytes, bytes]) -> Key:
         """The caller's key; refused where something is not right."""
         path = scope["path"]
         role = self.roles.get(path, "read")
-        if self._is_shed(path, role):
-            raise _RefusedError(503, "the server is busy; try again", "overload", {"retry-after": _RETRY})
+        if ADMITTED not in scope and self.is_shed(path, itself=1):
+            raise _RefusedError(503, _BUSY, "overload", {"retry-after": _RETRY})
         if self.keys is None:
             self._check_host(headers)
             key = ANYBODY
@@ -137,11 +150,29 @@ class Guard:
             raise _RefusedError(415, "the body must be of content-type application/json", "type")
         return key
 
-    def _is_shed(self, path: str, role: str | None) -> bool:
-        """Whether there is no room for the request; health, metrics and administration always have some."""
-        if role not in ("read", "write") or path == METRICS:
+    def is_shed(self, path: str, itself: int = 0) -> bool:
+        """Whether there is no room for the request; health, metrics and administration always have some.
+
+        ``itself``: 1 where the request is counted already.
+        """
+        if self.in_flight - itself < self.settings.limits.in_flight and not self.is_full(path):
             return False
-        return self.in_flight > self.settings.limits.in_flight or self.is_full(path)
+        return self.roles.get(path, "read") in ("read", "write") and path != METRICS
+
+    def shed(self, path: str, headers: Sequence[tuple[bytes, bytes]], more: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """The whole answer to a request that is refused before it is looked at; ``more``: further headers of it."""
+        given = next((value for name, value in headers if name == b"x-request-id"), b"")
+        request = given if _REQUEST_ID.fullmatch(given) else self._new_id()
+        self._counter(path if path in self.roles else _OTHER, 503).inc()
+        self._shed_reason.inc()
+        self._n_shed += 1
+        now = time.monotonic()
+        if now - self._said > _PAUSE:
+            log("shed", level=30, requests=self._n_shed)
+            self._said, self._n_shed = now, 0
+        body = orjson.dumps({"error": _BUSY, "request": request.decode()})
+        lines = b"".join([b"%b: %b\r\n" % header for header in more])
+        return b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (_SHED, lines, request, len(body), body)
 
     def _seconds(self, path: str) -> float | None:
         """How long a request may take; loading a run takes what it takes."""
@@ -200,13 +231,16 @@ class Guard:
 
     def _route(self, scope: Scope) -> str:
         """The path of a known route: others may hold anything."""
-        return scope["path"] if scope["path"] in self.roles else "other"
+        return scope["path"] if scope["path"] in self.roles else _OTHER
+
+    def _counter(self, route: str, status: int) -> Any:
+        if (route, status) not in self._counted:
+            self._counted[route, status] = self.observed.requests.labels(route, str(status))
+        return self._counted[route, status]
 
     def _record(self, scope: Scope, status: int, seconds: float, key: Key | None) -> None:
         route = self._route(scope)
-        if (route, status) not in self._counted:
-            self._counted[route, status] = self.observed.requests.labels(route, str(status))
-        self._counted[route, status].inc()
+        self._counter(route, status).inc()
         if route not in self._timed:
             self._timed[route] = self.observed.seconds.labels(route)
         self._timed[route].observe(seconds)
@@ -243,7 +277,7 @@ class _Answer:
         await self.give(status, orjson.dumps({"error": error, "request": self._request.decode()}), given)
 
     async def give(self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        fixed = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        fixed = [*_JSON, (b"content-length", b"%d" % len(body))]
         await self({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
         await self({"type": "http.response.body", "body": body})
 

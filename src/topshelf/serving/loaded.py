@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -25,7 +26,7 @@ from topshelf.serving.bodies import Query
 from topshelf.serving.scoring import best_items, best_of, candidate_scores, ragged
 
 NOTHING = np.zeros(0, np.int64)
-Found = tuple[np.ndarray, np.ndarray]  # scores and items of one list
+Found = tuple[list[Any], list[int]]  # scores (None in a popular list) and items of one list
 
 
 @dataclass(slots=True)
@@ -140,7 +141,11 @@ class Loaded:
 
     def answer(self, asked: Sequence[Prepared]) -> list[Answer]:
         """The lists of some queries of this run, together."""
-        found: list[Found] = [(NOTHING, NOTHING)] * len(asked)
+        return [self.shown(one, *some) for one, some in zip(asked, self.find(asked), strict=True)]
+
+    def find(self, asked: Sequence[Prepared]) -> list[Found]:
+        """The same as scores and items by their index."""
+        found: list[Found] = [([], [])] * len(asked)
         for kind in ("rows", "history", "sequence"):
             places = [place for place, one in enumerate(asked) if one.kind == kind]
             if places:
@@ -149,9 +154,9 @@ class Loaded:
                     found[place] = some
         for place, one in enumerate(asked):
             if one.kind == "popular":
-                items = self._popular(one)
-                found[place] = np.full(len(items), np.nan), items
-        return [self._shown(one, *some) for one, some in zip(asked, found, strict=True)]
+                items = self._popular(one).tolist()
+                found[place] = [None] * len(items), items
+        return found
 
     def encode(self, kind: str, asked: Sequence[Prepared]) -> QueryVectors:
         """Vectors (Q, d) of queries of one kind."""
@@ -169,17 +174,19 @@ class Loaded:
             candidates = self._narrow(one)
             if candidates is not None:
                 scores, items = best_of(vectors[torch.tensor([place])], self.vectors, one.k, candidates)
-                found[place] = scores.numpy(), items.numpy()
+                found[place] = scores.tolist(), items.tolist()
         if self.index is not None and isinstance(vectors, Tensor) and vectors.layout == torch.strided:
             self._approximate(vectors, asked, found)
         rest = [place for place, some in enumerate(found) if some is None]
         if rest:
-            some = vectors[torch.tensor(rest)]
+            some = vectors if len(rest) == len(asked) and isinstance(vectors, Tensor) else vectors[torch.tensor(rest)]
             chosen = [asked[place] for place in rest]
             k, exclude = max(one.k for one in chosen), ragged([one.exclude for one in chosen])
             scores, items = best_items(some, self.vectors, k, exclude, [one.mask for one in chosen])
-            for at, place in enumerate(rest):
-                found[place] = _cut(scores[at].numpy(), items[at].numpy(), asked[place].k)
+            lengths = (items >= 0).sum(1).tolist()
+            for place, n, *row in zip(rest, lengths, scores.tolist(), items.tolist(), strict=True):
+                n = min(n, asked[place].k)
+                found[place] = row[0][:n], row[1][:n]
         return [some for some in found if some is not None]
 
     def _narrow(self, one: Prepared) -> np.ndarray | None:
@@ -204,7 +211,7 @@ class Loaded:
             for place, items in zip(places, lists, strict=True):
                 if items is not None:
                     scores, best = best_of(vectors[place : place + 1], self.vectors, asked[place].k, np.sort(items))
-                    found[place] = scores.numpy(), best.numpy()
+                    found[place] = scores.tolist(), best.tolist()
 
     def _popular(self, one: Prepared) -> np.ndarray:
         order = self.popular
@@ -215,15 +222,12 @@ class Loaded:
         order = order[: one.k + len(one.exclude)]
         return order[~np.isin(order, one.exclude)][: one.k]
 
-    def _shown(self, one: Prepared, scores: np.ndarray, items: np.ndarray) -> Answer:
+    def shown(self, one: Prepared, scores: Sequence[float | None], places: Sequence[int]) -> Answer:
         ids, titles = self.item_ids, self.artifact.titles
-        places, values = items.tolist(), scores.tolist()
         names = [None] * len(places) if titles is None else [titles[place] for place in places]
-        if one.kind == "popular":
-            values = [None] * len(places)
-        listed = [Listed(ids[at], value, name, []) for at, value, name in zip(places, values, names, strict=True)]
+        listed = [Listed(ids[at], value, name, []) for at, value, name in zip(places, scores, names, strict=True)]
         if one.explain and one.kind != "popular" and len(one.owned) and places:
-            found = reasons(self.artifact, ragged([one.owned]), torch.from_numpy(items).unsqueeze(0), one.explain)[0]
+            found = reasons(self.artifact, ragged([one.owned]), torch.tensor([places]), one.explain)[0]
             for some, own in zip(listed, found.tolist(), strict=True):
                 some.because = [ids[at] for at in own if at >= 0]
         return Answer(listed, one.user, one.variant, self.version, one.fallback, one.unknown)
@@ -300,12 +304,6 @@ class _Lists:
 def _union(*lists: np.ndarray) -> np.ndarray:
     """Ascending, without repeats."""
     return np.unique(np.concatenate(lists))
-
-
-def _cut(scores: np.ndarray, items: np.ndarray, k: int) -> Found:
-    scores, items = scores[:k], items[:k]
-    n = int((items >= 0).sum())
-    return scores[:n], items[:n]
 
 
 def _overlap(before: np.ndarray, new: np.ndarray) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 import traceback
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -43,7 +43,10 @@ def _places(error: BaseException) -> list[str]:
 
 def log(event: str, level: int = logging.INFO, error: BaseException | None = None, **fields: Any) -> None:
     if LOGGER.isEnabledFor(level):
-        LOGGER.log(level, event, exc_info=error, extra={"fields": fields})
+        about = None if error is None else (type(error), error, error.__traceback__)
+        extra = {"fields": fields}
+        # As Logger.log, without looking for the caller, which takes as long as the rest.
+        LOGGER.handle(LOGGER.makeRecord(LOGGER.name, level, "", 0, event, (), about, extra=extra))
 
 
 class Together(logging.Handler):
@@ -54,7 +57,7 @@ class Together(logging.Handler):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
-        self.stream, self._lines = stream, list[str]()
+        self.stream, self._lines, self._is_closed = stream, list[str](), threading.Event()
         threading.Thread(target=self._keep_writing, name="topshelf-logs", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -69,18 +72,32 @@ class Together(logging.Handler):
                 self.stream.write("".join(lines))
                 self.stream.flush()
 
+    def close(self) -> None:
+        self._is_closed.set()
+        self.flush()
+        super().close()
+
     def _keep_writing(self) -> None:
-        while True:
-            time.sleep(_PAUSE)
+        while not self._is_closed.wait(_PAUSE):
             with suppress(OSError, ValueError):  # standard error is closed: there is nowhere to say it
                 self.flush()
 
 
-def write_logs(level: int = logging.INFO) -> None:
-    """Send our lines, and those of uvicorn, to standard error as JSON."""
+@contextmanager
+def written_logs(level: int = logging.INFO) -> Iterator[None]:
+    """Send our lines, and those of uvicorn, to standard error as JSON, while the block runs."""
     handler = Together(sys.stderr)
     handler.setFormatter(JsonLines())
-    for name in ("topshelf.serving", "uvicorn", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = ([handler] if name != "uvicorn.error" else []), name == "uvicorn.error"
-        logger.setLevel(level if name == "topshelf.serving" else logging.WARNING)
+    loggers = [logging.getLogger(name) for name in ("topshelf.serving", "uvicorn", "uvicorn.error")]
+    before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+    try:
+        for logger in loggers:
+            is_inner = logger.name == "uvicorn.error"
+            logger.handlers, logger.propagate = ([] if is_inner else [handler]), is_inner
+            logger.setLevel(level if logger is LOGGER else logging.WARNING)
+        yield
+    finally:
+        handler.close()
+        for logger, (handlers, propagates, older) in zip(loggers, before, strict=True):
+            logger.handlers, logger.propagate = handlers, propagates
+            logger.setLevel(older)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from topshelf.answers import Answer, VariantState
+from topshelf.answers import VariantState
+from topshelf.serving.loaded import Prepared
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -56,10 +57,10 @@ class Observed:
     def saw_commit(self, _n: int, seconds: float) -> None:
         self.commits.observe(seconds)
 
-    def saw_answers(self, answers: Iterable[Answer]) -> None:
-        for one in answers:
+    def saw_answers(self, answered: Iterable[Prepared]) -> None:
+        for one in answered:
             source = "model" if one.fallback is None else "popular"
-            labels = (one.variant, one.version, source)
+            labels = (one.variant, one.loaded.version, source)
             if labels not in self._answered:
                 self._answered[labels] = self.answers.labels(*labels)
             self._answered[labels].inc()

@@ -88,7 +88,7 @@ def service_of(request: Request) -> Service:
 async def lists(service: Service, content: bytes) -> bytes:
     """The body of /recommend to its answer; the guard calls this without the cost of a framework in between."""
     body = checked_body(content, bodies.RecommendBody)
-    return orjson.dumps({"answers": await service.recommend(body.asked())})
+    return await service.recommend(body.asked())
 
 
 async def recommend(request: Request) -> Response:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import orjson
 import torch
 
-from topshelf.answers import Answer, Change, Recorded, VariantState
+from topshelf.answers import Change, Recorded, VariantState
 from topshelf.errors import TopshelfError, at_most
 from topshelf.serving.batching import Batcher
 from topshelf.serving.bodies import Event, Query, ReloadBody
 from topshelf.serving.engine import Engine
+from topshelf.serving.loaded import Prepared
 from topshelf.serving.logs import log
 from topshelf.serving.observed import Observed
 
@@ -27,10 +30,11 @@ class Service:
         self.engine, self.settings = engine, engine.settings
         self.observed = observed or Observed()
         batch = self.settings.batch
-        if batch.threads:
-            torch.set_num_threads(batch.threads)
-        self.lists = Batcher(engine.answer, batch)
+        torch.set_num_threads(batch.threads or max(1, torch.get_num_threads() - 1))
+        self.lists = Batcher(self._written, batch)
         self.others = Batcher(lambda calls: [call() for call in calls], batch.model_copy(update={"size": 1}))
+        # One thread for all changes: the allocator keeps memory per thread, and a run is large.
+        self._changes = ThreadPoolExecutor(1, thread_name_prefix="topshelf-changes")
         self.is_draining = False
         self.lists.observe = self.observed.saw_batch
         if engine.events is not None:
@@ -43,15 +47,20 @@ class Service:
             return self.lists.is_full()
         return path != "/events" and self.others.is_full()
 
-    async def recommend(self, queries: Sequence[Query]) -> list[Answer]:
+    async def recommend(self, queries: Sequence[Query]) -> bytes:
+        """Answers as JSON."""
         at_most("the number of queries", len(queries), self.settings.limits.queries, "limits.queries")
         if any(map(_is_long, queries)):
             asked = await asyncio.to_thread(self.engine.prepare, queries)
         else:
             asked = self.engine.prepare(queries)
-        answers = await self.lists.answers(asked)
-        self.observed.saw_answers(answers)
-        return answers
+        answers = await self.lists.submit(asked)
+        self.observed.saw_answers(asked)
+        return b'{"answers":[%b]}' % b",".join(answers)
+
+    def _written(self, asked: Sequence[Prepared]) -> list[bytes]:
+        """The answers to prepared queries as JSON, in the thread that scores."""
+        return [_answer(one, *some) for one, some in zip(asked, self.engine.find(asked), strict=True)]
 
     async def do(self, call: Callable[[], T]) -> T:
         """Other work, one at a time."""
@@ -76,7 +85,8 @@ class Service:
 
     async def _changed(self, kind: str, call: Callable[[], Change]) -> Change:
         try:
-            change = await asyncio.to_thread(call)
+            self.engine.versions.check_free()
+            change = await asyncio.get_running_loop().run_in_executor(self._changes, call)
         except TopshelfError:
             self.observed.changes.labels(kind, "refused").inc()
             log(kind, level=30, result="refused")
@@ -96,7 +106,30 @@ class Service:
         """Finish what was taken, then close the engine."""
         self.lists.close()
         self.others.close()
+        self._changes.shutdown()
         self.engine.close()
+
+
+def _answer(one: Prepared, scores: Sequence[float | None], places: Sequence[int]) -> bytes:
+    """An Answer as JSON. The common one is written from plain values: objects would take half of a request's time."""
+    run = one.loaded
+    if one.explain or run.artifact.titles is not None:
+        return orjson.dumps(run.shown(one, scores, places))
+    ids = run.item_ids
+    items = [
+        {"item": ids[at], "score": score, "title": None, "because": ()}
+        for at, score in zip(places, scores, strict=True)
+    ]
+    return orjson.dumps(
+        {
+            "items": items,
+            "user": one.user,
+            "variant": one.variant,
+            "version": run.version,
+            "fallback": one.fallback,
+            "unknown_items": one.unknown,
+        }
+    )
 
 
 def _is_long(query: Query) -> bool:

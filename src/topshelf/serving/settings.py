@@ -30,12 +30,12 @@ class BatchSettings(Settings):
     """Most queries that are scored together; 1 turns batching off."""
     wait_ms: float = Field(0, ge=0, le=1000)
     """How long a batch waits for more queries. 0: it takes what has come while the last one was scored."""
-    queue: int = Field(1024, ge=1)
-    """Most queries that wait; more are refused with 503."""
-    budget_ms: float = Field(200, gt=0)
+    queue: int = Field(256, ge=1)
+    """Waiting queries from which new requests are refused with 503."""
+    budget_ms: float = Field(500, gt=0)
     """Expected wait from which new requests are refused with 503."""
     threads: int = Field(0, ge=0)
-    """Threads of a product; 0: as many as torch uses."""
+    """Threads of a product; 0: one less than torch uses, because the requests need a processor too."""
 
 
 class IndexSettings(Settings):

@@ -6,8 +6,10 @@ was prepared with answers it, and the old version is freed when the last such re
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import hashlib
+import sys
 import threading
 import time
 from collections import deque
@@ -25,6 +27,7 @@ from topshelf.serving.refusals import ConflictError
 from topshelf.serving.settings import ServeSettings
 
 _RECENT = 200  # queries that are kept in memory to check a new version with
+_UNDER_WAY = "another change of versions is under way; try again when it is done"
 Run = Loaded | LoadedRanker
 
 
@@ -131,6 +134,7 @@ class Versions:
             self.current = deployment  # one assignment: a request sees the old or the new one
             del old, new
             gc.collect()
+            _give_back()
             previous = self.current.named(variant).previous
             before = None if previous is None else previous.version
             return Change(variant, loaded.version, before, queries, overlap, time.perf_counter() - began)
@@ -149,6 +153,11 @@ class Versions:
         with self._held():
             self.current = _shared(self.current, shares)
             return self.states()
+
+    def check_free(self) -> None:
+        """Refuse a change while another one is under way, rather than keep it waiting."""
+        if self._changing.locked():
+            raise ConflictError(_UNDER_WAY)
 
     def states(self) -> list[VariantState]:
         return [variant.state() for variant in self.current.variants]
@@ -201,10 +210,16 @@ class _Held:
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
-            raise ConflictError("another change of versions is under way; try again when it is done")
+            raise ConflictError(_UNDER_WAY)
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+
+def _give_back() -> None:
+    """Give the memory of the freed version back to the system, where the C library can: it would keep much of it."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def _same_task(deployment: Deployment) -> Deployment:
