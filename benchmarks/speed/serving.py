@@ -76,8 +76,7 @@ def _make(path: Path, users: int, items: int, seed: int, letter: str) -> None:
 
 
 def load(runs: Runs, options: Namespace) -> Row:
-    size = runs.size
-    run = runs.of("a")
+    size, run = runs.size, runs.of("a")
     patient = {"batch__budget_ms": 10_000}  # neither refuses anything, so that the rates are of the same requests
     with serving(run, **patient) as batched, serving(run, batch__size=1, **patient) as single:
         answer = json.dumps(batched.call("/recommend", {"user": "1", "k": K}), separators=(",", ":")).encode()
@@ -132,16 +131,19 @@ def _products(items: int, rounds: int) -> dict[str, float]:
 
 def index(runs: Runs, options: Namespace) -> Row:
     size, run = runs.size, runs.of("a", "many")
-    say("starting a server that builds the index")
-    with serving(run, index__kind="hnsw", index__folder=runs.folder / "indexes") as server:
+    folder = runs.folder / "indexes"
+    is_kept = folder.exists()  # of an earlier call: then nothing is built here
+    say("starting a server with an index that is kept" if is_kept else "starting a server that builds the index")
+    with serving(run, index__kind="hnsw", index__folder=folder) as server:
         (state,) = server.call("/model")["variants"]
         rows = _rates({"hnsw": server}, size, options.rounds)["hnsw"]
         rate = max(row["rate"] for row in rows)
         half = probe(server.url, rate / 2, size["times"], size["users"]).row()
         rss = server.rss
-    with serving(run, index__kind="hnsw", index__folder=runs.folder / "indexes") as again:
+    with serving(run, index__kind="hnsw", index__folder=folder) as again:
         start = again.seconds
-    best = {"recall": state["recall"], "rate": rate, "rss": rss, "build": server.seconds, "start": start}
+    build = None if is_kept else server.seconds
+    best = {"recall": state["recall"], "rate": rate, "rss": rss, "build": build, "start": start}
     return {"items": size["many"], **best, "half": {"rate": rate / 2, **half}}
 
 
@@ -178,8 +180,7 @@ def _memory(samples: list[tuple[float, float]], moment: float, seconds: float) -
 
 
 def overload(runs: Runs, options: Namespace) -> Row:
-    size, users = runs.size, runs.size["users"]
-    seconds = size["times"]
+    size, users, seconds = runs.size, runs.size["users"], runs.size["times"]
     with serving(runs.of("a")) as server:
         rate = max(wrk(server.url, size["seconds"], users, CONNECTIONS)["rate"] for _ in range(options.rounds))
         say(f"{rate:,.0f} requests per second; the probe beside that load")
@@ -209,9 +210,8 @@ def overload(runs: Runs, options: Namespace) -> Row:
 
 def _recovery(times: Times, since: float, edge: float) -> float | None:
     """Seconds after a moment from which half a second of the probe has nothing but good answers below the edge."""
-    last = float(times.due[-1])
     start = since
-    while start + 0.5 <= last:
+    while start + 0.5 <= times.due[-1]:
         some = times.between(start, start + 0.5)
         if len(some.due) and (some.status == 200).all() and (some.percentile(99) or 0) <= edge:
             return start - since
@@ -220,7 +220,7 @@ def _recovery(times: Times, since: float, edge: float) -> float | None:
 
 
 def startup(runs: Runs, options: Namespace) -> Row:  # noqa: ARG001
-    run, file = runs.of("a"), runs.folder / "events.db"
+    run, file = runs.of("a"), runs.folder / f"events-{time.time_ns()}.db"  # a new one: ids are numbered from 0
     writers = [_Writer(number) for number in range(4)]
     seconds: list[float] = []
     for _ in range(runs.size["kills"]):
@@ -342,7 +342,8 @@ def shown_index(row: Row) -> list[list[str]]:
         ["... requests per second", f"{row['rate']:,.0f}", f"{row['rss']:,.0f} MiB"],
         [f"... p50, p99 at {half['rate']:,.0f} per second", f"{ms(half['p50'])}, {ms(half['p99'])}",
          f"aim: p99 below 25 ms; {half['requests'] - half['good']:,} of {half['requests']:,} not 200"],
-        ["... start with building, and from index.folder", f"{row['build']:.0f} s, {row['start']:.1f} s", ""],
+        ["... start with an index from index.folder", f"{row['start']:.1f} s",
+         "" if row.get("build") is None else f"with building it: {row['build']:.0f} s"],
     ]  # fmt: skip
 
 
@@ -439,7 +440,8 @@ def main() -> None:
         for name in options.stage:
             say(name)
             stages[name] = {**STAGES[name](runs, options), "date": today()}
-            benchmark.write(stages=stages, size=options.size, aims=AIM)
+            command = benchmark.command.replace(f" --folder {options.folder}", "")  # a path of this machine
+            benchmark.write(stages=stages, size=options.size, aims=AIM, command=command)
             for line in lines_of(name, stages[name]):
                 say(f"  {': '.join(filter(None, line))}")
 
