@@ -11,9 +11,14 @@ estimates of one loss; SL@20 by rows follows its thresholds with ``incremental``
 each learning rate (a multiple of the shipped one); the best epoch and rate are those of the best validation NDCG@20;
 the test NDCG@20 is that model's. Rows that FILE holds are not made again. ``--quick``: MovieLens-100K, two epochs.
 
+How many of the items an average batch holds is measured too (``--coverage`` does that alone): where it is most of them,
+``in batch`` is nearly the exact catalogue and shows nothing about a large one, and hard negatives are left out, since
+less than twice ``n_hard`` of their pool are not in the batch, so that hardly any would be chosen.
+
 Cost: SL@20, batches of 512 users with 10 random items each of 20,000 users; each size in a new process with one thread.
-The time is processor time, the median of the steps after two; the memory is the peak of these steps above what was
-resident before them (tables, moments, data), and that too. ``--page`` writes both tables into docs/scaling.md.
+The time is processor time, the median of the steps after two. FILE has what was resident before these steps (library,
+data, tables, moments, and buffers that the first two steps left) and the peak above that; the table has their sum.
+``--page`` writes the tables into docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from topshelf.config import assemble, merged
 from topshelf.data import load_split
 from topshelf.ragged import Ragged
 from topshelf.training import fit
-from topshelf.training.batches import stream
+from topshelf.training.batches import Batches, stream
 from topshelf.training.build import resolve
 
 LOSSES = {"SL": "softmax", "SL@20": "slatk"}
@@ -89,10 +94,30 @@ def trained(data: str, seed: int, loss: str, negatives: Row, n: int, rate: float
     }
 
 
+def share_in_batch(data: str) -> float:
+    """The share of all items that are positives in an average batch."""
+    split = load_split(data, seed=0).split
+    size = SHIPPED["train"]["batch_size"]
+    batches = Batches(split.train.ragged(), split.n_items, order="query", size=size).epoch(stream(0))
+    found = [batch.item.unique().numel() for batch in batches if batch.query.numel() == size]
+    return statistics.mean(found) / split.n_items
+
+
+def cover(benchmark: Benchmark) -> dict[str, float]:
+    shares = dict(benchmark.held("coverage")) | {data: share_in_batch(data) for data in benchmark.options.data}
+    benchmark.write(coverage=shares)
+    return shares
+
+
+def chooses(negatives: Row, share: float) -> bool:
+    """Whether hard negatives are chosen from more than are taken."""
+    return "pool" not in negatives or negatives["pool"] * (1 - share) >= 2 * negatives["n_hard"]
+
+
 def quality(benchmark: Benchmark) -> None:
-    options, rows = benchmark.options, benchmark.held("quality")
+    options, rows, shares = benchmark.options, benchmark.held("quality"), cover(benchmark)
     for data in options.data:
-        named = {name: (one, n) for n in DRAWS[data] for name, one in sources(n).items()}
+        named = {name: (one, n) for n in DRAWS[data] for name, one in sources(n).items() if chooses(one, shares[data])}
         for seed in options.seeds:
             for loss in LOSSES:
                 for name, (negatives, n) in named.items():
@@ -192,7 +217,7 @@ def exponent(sizes: list[int], values: list[float]) -> str:
     """The slope of the logarithms."""
     if len(sizes) < 2:
         return "-"
-    x, y = [math.log(size) for size in sizes], [math.log(max(value, 1e-6)) for value in values]
+    x, y = [math.log(size) for size in sizes], [math.log(value) for value in values]
     return f"{statistics.linear_regression(x, y).slope:.2f}"
 
 
@@ -202,18 +227,21 @@ def cost_table(rows: list[Row]) -> str:
         found = {row["items"]: row for row in rows if row["negatives"] == name}
         own = sorted(found)
         cells: list[object] = [name]
-        cells += [f"{found[n]['ms']:.1f} / {1024 * found[n]['step_gib']:.0f}" if n in found else "-" for n in sizes]
-        cells += [exponent(own, [found[n]["ms"] for n in own]), exponent(own, [found[n]["step_gib"] for n in own])]
-        lines.append(cells)
-    tables = [max(row["resident_gib"] for row in rows if row["items"] == n) for n in sizes]
-    lines.append(["resident before a step, GiB", *(f"{one:.2f}" for one in tables), "", ""])
-    heads = ["negatives", *(f"{n:,} items" for n in sizes), "exponent of time", "exponent of memory"]
-    return table(heads, lines)
+        cells += [_cost_cell(found[n]) if n in found else "-" for n in sizes]
+        lines.append([*cells, exponent(own, [found[n]["ms"] for n in own])])
+    return table(["negatives", *(f"{n:,} items" for n in sizes), "exponent of time"], lines)
+
+
+def _cost_cell(row: Row) -> str:
+    return f"{row['ms']:.1f} / {row['resident_gib'] + row['step_gib']:.2f}"
 
 
 def tables(benchmark: Benchmark) -> str:
-    costs = f"Milliseconds of processor time, and MiB, per step:\n\n{cost_table(benchmark.held('cost'))}"
-    return f"{quality_table(benchmark.held('quality'))}\n\n{costs}"
+    shares = (f"{data} {share:.0%}" for data, share in dict(benchmark.held("coverage")).items())
+    covered = f"Share of all items that are in an average batch of 512 users: {', '.join(shares)}."
+    costs = "Milliseconds of processor time per step, and the peak memory of the process in GiB:"
+    parts = (quality_table(benchmark.held("quality")), covered, costs, cost_table(benchmark.held("cost")))
+    return "\n\n".join(parts)
 
 
 def main() -> None:
@@ -227,10 +255,13 @@ def main() -> None:
     add("--items", nargs="+", type=int, default=list(SIZES), help="with --cost: sizes of the catalogue")
     add("--dim", type=int, default=16, help="with --cost: numbers per vector")
     add("--steps", type=int, default=12, help="with --cost: measured steps")
+    add("--coverage", action="store_true", help="measure how many of the items a batch holds, and nothing else")
     add("--page", action="store_true", help="write the tables of FILE into docs/scaling.md")
     options = benchmark.parse()
     if options.page:
         write_page("scaling.md", BEGIN, END, tables(benchmark))
+    elif options.coverage:
+        print(cover(benchmark))
     elif options.cost:
         costs(benchmark)
         print(cost_table(benchmark.held("cost")) if options.json else "")

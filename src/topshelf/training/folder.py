@@ -297,9 +297,12 @@ class RunFolder:
         return checkpoint.load(self.artifact, run=self.run)
 
     def save_checkpoint(self, state: dict[str, Any], rows: Sequence[str] = ()) -> None:
-        """Write the state; ``rows`` are the files with its divided tables. Those of older checkpoints are removed."""
+        """Write the state; ``rows`` are the files with its divided tables, already there.
+
+        Those of older checkpoints, and what killed processes left of them, are removed: none is being written now.
+        """
         checkpoint.save(self.checkpoint, {**state, "rows": list(rows)} if rows else state, run=self.run)
-        for path in self.path.glob("checkpoint-*.safetensors"):
+        for path in [*self.path.glob("checkpoint-*.safetensors"), *self.path.glob(".checkpoint-*.tmp")]:
             if path.name not in rows:
                 path.unlink(missing_ok=True)
 
