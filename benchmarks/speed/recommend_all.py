@@ -12,7 +12,7 @@ everybody would need in memory at once. Needs Linux.
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
 import tempfile
@@ -45,20 +45,29 @@ HEADS = (
 )
 
 
+# A process that is started has the peak of the one that starts it, here with all the data: so a small one is between.
+BETWEEN = """
+import json, os, subprocess, sys
+process = subprocess.Popen(sys.argv[2:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+process.returncode = os.waitstatus_to_exitcode(status)
+with open(sys.argv[1], "w") as file:
+    json.dump([process.returncode, usage.ru_utime + usage.ru_stime, usage.ru_maxrss], file)
+"""
+
+
 def command(*words: object) -> tuple[float, float, float, str]:
     """Seconds, those of the processor, peak GiB, and what a topshelf command, as a process, said on standard error."""
     called = [sys.executable, "-m", "topshelf", *map(str, words)]
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryDirectory() as place:
+        told = Path(place) / "usage.json"
         started = time.perf_counter()
-        process = subprocess.Popen(called, stdout=subprocess.DEVNULL, stderr=said)
-        _, status, usage = os.wait4(process.pid, 0)
+        ended = subprocess.run([sys.executable, "-c", BETWEEN, told, *called], stderr=subprocess.PIPE, text=True)
         seconds = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        said.seek(0)
-        text = said.read()
-    if process.returncode:
-        raise SystemExit(f"{' '.join(called)} ended with {process.returncode}: {text}")
-    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / GIB, text
+        code, busy, peak = json.loads(told.read_text()) if told.exists() else (ended.returncode, 0.0, 0)
+    if code:
+        raise SystemExit(f"{' '.join(called)} ended with {code}: {ended.stderr}")
+    return seconds, busy, peak * 1024 / GIB, ended.stderr
 
 
 def write_run(data: Any, run: Path) -> None:
