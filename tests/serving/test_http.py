@@ -173,6 +173,19 @@ def test_bodies_are_checked(shared, body, status):
         assert "Traceback" not in told["error"]
 
 
+@pytest.mark.parametrize(
+    ("k", "message"),
+    [
+        ("x", "k: Input should be a valid integer, got 'x'"),
+        (0, "k: Input should be greater than or equal to 1, got 0"),
+        ([1], "k: Input should be a valid integer"),
+    ],
+)
+def test_an_error_in_a_body_says_what_was_sent(shared, k, message):
+    status, _, content = ask(shared, "POST", "/recommend", {"user": "u1", "k": k})
+    assert (status, json.loads(content)["error"]) == (422, message)
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["u1", "i1", "a"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import orjson
 import pydantic
 from fastapi import Request, Response
+from pydantic_core import ErrorDetails
 
 from topshelf.answers import Answer, Change, RankAnswer, Recorded, SimilarAnswer, VariantState
 from topshelf.errors import ConfigError
@@ -19,6 +20,7 @@ from topshelf.serving.refusals import BadJsonError
 from topshelf.serving.service import Service
 
 B = TypeVar("B", bound=pydantic.BaseModel)
+_MOST_CHARACTERS = 40  # of a wrong text that an error shows
 _MOST_FINDINGS = 5
 
 
@@ -69,12 +71,23 @@ def checked_body(content: bytes, schema: type[B]) -> B:
     try:
         return schema.model_validate_json(content or b"{}")
     except pydantic.ValidationError as error:
-        findings = error.errors(include_url=False, include_context=False, include_input=False)
+        findings = error.errors(include_url=False, include_context=False)
         if findings[0]["type"] == "json_invalid":
             raise BadJsonError(f"the body must be JSON: {findings[0]['msg']}") from None
-        texts = [f"{'.'.join(map(str, one['loc'])) or 'the body'}: {one['msg']}" for one in findings[:_MOST_FINDINGS]]
+        texts = [_finding(one) for one in findings[:_MOST_FINDINGS]]
         more = f"; and {len(findings) - _MOST_FINDINGS} more" if len(findings) > _MOST_FINDINGS else ""
         raise ConfigError("; ".join(texts) + more) from None
+
+
+def _finding(one: ErrorDetails) -> str:
+    """Where it is, the rule, and a short form of what was sent."""
+    value, where = one["input"], ".".join(map(str, one["loc"])) or "the body"
+    if one["type"] in ("missing", "value_error"):  # nothing was sent; our own rules say what they were given
+        return f"{where}: {one['msg']}"
+    if isinstance(value, str):
+        value = value[:_MOST_CHARACTERS]
+    is_short = isinstance(value, str | float | None) or (isinstance(value, int) and value.bit_length() <= 64)
+    return f"{where}: {one['msg']}, got {value!r}" if is_short else f"{where}: {one['msg']}"
 
 
 def sent(value: Any, status: int = 200) -> Response:
