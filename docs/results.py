@@ -283,12 +283,13 @@ def keep(bench: Path, kept: Path = KEPT) -> int:
 
 
 def write_reports(bench: Path) -> None:
-    """Reports of all shipped plans of which a tenth or more is finished in a bench, unless more cells are kept here."""
+    """Reports of shipped plans of which a tenth or more is finished in a bench, unless the page has cells that it lacks."""
     ledger = BenchFolder.open(bench)
     for name in shipped_plans():
         results = of_plan(*read_plan(name), ledger)
-        kept = len(read_report(RESULTS / name).results.runs) if (RESULTS / name / "report.json").exists() else 0
-        if 10 * len(results.runs) >= results.n_wanted and len(results.runs) >= kept:
+        kept = read_report(RESULTS / name).results.runs if (RESULTS / name / "report.json").exists() else []
+        lacking = {(run.place, run.draw) for run in kept} - {(run.place, run.draw) for run in results.runs}
+        if 10 * len(results.runs) >= results.n_wanted and not lacking:
             folder = Report.of(results).write(RESULTS / name)
             for file in ("report.html", "cells.parquet"):  # for a browser, and the CSV again
                 (folder / file).unlink()
