@@ -283,7 +283,7 @@ def keep(bench: Path, kept: Path = KEPT) -> int:
 
 
 def write_reports(bench: Path) -> None:
-    """Reports of shipped plans of which a tenth or more is finished in a bench, unless the page has cells that it lacks."""
+    """Reports of shipped plans with a tenth or more finished in a bench, unless the page has cells that it lacks."""
     ledger = BenchFolder.open(bench)
     for name in shipped_plans():
         results = of_plan(*read_plan(name), ledger)
