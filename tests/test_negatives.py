@@ -57,6 +57,22 @@ def test_a_positive_is_never_drawn(rows, seed):
         assert set(items) <= set(range(8)) - row
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sets(st.integers(0, 399), max_size=300), max_size=5), st.integers(0, 40), st.integers(0, 99))
+def test_compiled_draws_are_those_of_torch(rows, n, seed):
+    positives = ragged(*map(sorted, rows))  # with more than 256 items a list is searched, not passed over
+    drawn = draw_negatives(positives, n, 400, generator(seed))
+    uniform = torch.rand(len(rows), n, generator=generator(seed), dtype=torch.float64)
+    assert torch.equal(drawn, drawing._nth_others(uniform, positives, 400 - positives.counts, 400))
+
+
+def test_compiled_draws_of_long_lists_are_those_of_torch():
+    positives = ragged(list(range(0, 900, 2)), [], list(range(300, 557)))
+    drawn = draw_negatives(positives, 200, 1000, generator(3))
+    uniform = torch.rand(3, 200, generator=generator(3), dtype=torch.float64)
+    assert torch.equal(drawn, drawing._nth_others(uniform, positives, 1000 - positives.counts, 1000))
+
+
 def test_draws_are_uniform_over_the_items_that_are_not_positives():
     rows = ([0, 1, 5], [9], [], [2, 3, 4, 6, 7, 8])
     drawn = draw_negatives(ragged(*rows), 20_000, 10, generator(1))
@@ -392,6 +408,45 @@ def test_sampled_scores_and_their_gradients_are_those_of_direct_indexing(n_items
         strict=True,
     ):
         assert_close(a, b)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 9), st.integers(0, 30), st.integers(1, 70), st.integers(1, 5), st.integers(0, 10_000))
+def test_compiled_sampled_scores_are_those_of_torch(n_queries, n, n_items, dim, seed):
+    stream = generator(seed)
+    queries, items = torch.randn(n_queries, dim, generator=stream), torch.randn(n_items, dim, generator=stream)
+    ids = torch.randint(n_items, (n_queries, n), generator=stream)
+    weight = torch.randn(n_queries, n, generator=stream)
+    found, wanted = [], []
+    for given_, dtype in ((found, torch.float32), (wanted, torch.float64)):  # doubles take the way by torch
+        vectors = [table.to(dtype).requires_grad_() for table in (queries, items)]
+        scores = sampled_scores(*vectors, ids)
+        given_ += [scores, *torch.autograd.grad((scores * weight).sum(), vectors)]
+    for one, other in zip(found, wanted, strict=True):
+        assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-4)
+
+
+def test_sampled_scores_are_the_same_bits_with_any_number_of_threads():
+    stream = generator(5)
+    tables = [torch.randn(size, 24, generator=stream) for size in (300, 90)]
+    ids = torch.randint(90, (300, 200), generator=stream)
+    made, before = [], torch.get_num_threads()
+    try:
+        for n_threads in (1, 2, 3):
+            torch.set_num_threads(n_threads)
+            vectors = [table.clone().requires_grad_() for table in tables]
+            scores = sampled_scores(*vectors, ids)
+            made.append([scores, *torch.autograd.grad((scores**2).sum(), vectors)])
+    finally:
+        torch.set_num_threads(before)
+    for other in made[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(made[0], other, strict=True))
+
+
+@pytest.mark.parametrize("wrong", [-1, 9])
+def test_sampled_scores_refuse_items_that_are_not_there(wrong):
+    with pytest.raises(IndexError, match=rf"items must be from 0 to 8, got {min(0, wrong)} to {max(0, wrong)}"):
+        sampled_scores(torch.ones(1, 2), torch.ones(9, 2), tensor([[0, wrong]]))
 
 
 def test_sampled_scores_do_not_depend_on_the_blocks():

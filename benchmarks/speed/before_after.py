@@ -43,6 +43,14 @@ TRAINING: dict[str, tuple[str, str, Row]] = {
     "LightGCN, SL@20, exact catalogue": ("lightgcn", "slatk", {}),
     "MF, BPR, per query": ("mf", "bpr", {"negatives": {"kind": "per_query"}, "train": {"order": "query"}}),
     "MF, PSL, 100 per query": ("mf", "psl", {"negatives": {"kind": "per_query", "n": 100}}),
+    "MF, PSL, 1000 per pair": (
+        "mf",
+        "psl",
+        {
+            "negatives": {"kind": "per_query", "n": 1000},
+            "train": {"order": "pair", "batch_size": 1024, "epoch_steps": 20},
+        },
+    ),
     "MF, LambdaLoss@20, 100 per query": (
         "mf",
         "lambdaloss_at_k",

@@ -40,6 +40,7 @@ _LAST = np.uint32(1)
 _CHUNK, _BIT = 64, 8
 _LEAST_GROUPS = 256
 _CACHED = 4096
+_SHORT = 256
 _HIGHEST_KEY = np.int32(0x7FFFFFFF)
 _LOWEST_KEY = -0x7F7FFFFF  # of the lowest number above -inf
 
@@ -290,6 +291,55 @@ def list_scores(queries: Array, starts: Array, stops: Array, items: Array, indic
             for j in range(query.shape[0]):
                 score += query[j] * item[j]
             scores[p] = score
+
+
+@jit
+def list_gradients(
+    queries: Array, starts: Array, stops: Array, to_queries: Array, items: Array, indices: Array, weights: Array
+) -> None:
+    for b in range(queries.shape[0]):
+        out = to_queries[b]
+        out[:] = _ZERO
+        for p in range(starts[b], stops[b]):
+            item, weight = items[indices[p]], weights[p]
+            for j in range(out.shape[0]):
+                out[j] += weight * item[j]
+
+
+@jit
+def item_gradients(
+    columns: Array, queries: Array, to_items: Array, starts: Array, stops: Array, indices: Array, weights: Array
+) -> None:
+    first, last = columns[0], columns[-1] + 1
+    for b in range(queries.shape[0]):
+        query = queries[b, first:last]
+        for p in range(starts[b], stops[b]):
+            out, weight = to_items[indices[p], first:last], weights[p]
+            for j in range(query.shape[0]):
+                out[j] += weight * query[j]
+
+
+@jit
+def nth_others(uniform: Array, starts: Array, stops: Array, left: Array, items: Array, listed: Array) -> None:
+    for b in range(uniform.shape[0]):
+        start, stop, shares, out = starts[b], stops[b], uniform[b], items[b]
+        most, last = np.float64(left[b]), left[b] - 1
+        for j in range(shares.shape[0]):
+            out[j] = min(np.int64(shares[j] * most), last)
+        if stop - start <= _SHORT:
+            for p in range(start, stop):  # every listed item at or below a place moves it on by one; many at once
+                for j in range(shares.shape[0]):
+                    out[j] += out[j] >= listed[p]
+            continue
+        for j in range(shares.shape[0]):  # the number of p with listed[p] - p at or below the place, by halving
+            low, high = start, stop
+            while low < high:
+                middle = (low + high) // 2
+                if listed[middle] - (middle - start) <= out[j]:
+                    low = middle + 1
+                else:
+                    high = middle
+            out[j] += low - start
 
 
 @jit

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from topshelf import kernels
 from topshelf.errors import ConfigError
@@ -25,10 +27,19 @@ def draw_negatives(positives: Ragged, n: int, n_items: int, generator: torch.Gen
     if counts.numel() and int(left.min()) < 1:
         raise ConfigError(f"a query has all {n_items} items as positives: there is no negative to draw for it")
     uniform = torch.rand(counts.numel(), n, generator=generator, dtype=torch.float64).to(counts.device)
+    if counts.device.type == "cpu":
+        drawn = torch.empty(uniform.shape, dtype=torch.int64)
+        kernels.nth_others(uniform, positives.indptr, positives.indices, left, drawn)
+        return drawn
+    return _nth_others(uniform, positives, left, n_items)
+
+
+def _nth_others(uniform: Tensor, positives: Ragged, left: Tensor, n_items: int) -> Tensor:
+    """:func:`topshelf.kernels.nth_others` by torch."""
+    counts, owner = positives.counts, positives.owner()
     place = (uniform * left.unsqueeze(1)).long().clamp_(max=(left - 1).unsqueeze(1))
-    width = int(counts.max()) if counts.numel() else 0
-    owner = positives.owner()
     rank = torch.arange(owner.numel(), device=owner.device) - positives.indptr[:-1][owner]
+    width = int(counts.max()) if counts.numel() else 0
     shifted = torch.full((counts.numel(), width), n_items, device=owner.device)
     shifted[owner, rank] = positives.indices - rank
     return place + torch.searchsorted(shifted, place, right=True)
@@ -93,7 +104,44 @@ def draw_distinct(n: int, n_items: int, generator: torch.Generator) -> Tensor:
 
 
 def sampled_scores(queries: Tensor, items: Tensor, ids: Tensor) -> Tensor:
-    """Scores of each query's own items: queries (Q, d), items (I, d), ids (Q, N) to (Q, N), differentiable.
+    """Scores of each query's own items: queries (Q, d), items (I, d), ids (Q, N) to (Q, N), differentiable."""
+    if kernels.fits(queries, items):
+        scores: Tensor = _SampledScores.apply(queries, items, ids)
+        return scores
+    return _sampled_scores(queries, items, ids)
+
+
+class _SampledScores(torch.autograd.Function):
+    """Products of the rows that are asked for, forward and backward: no vector is copied, and no (Q, I) table made."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, items: Tensor, ids: Tensor) -> Tensor:
+        queries, items, ids = queries.contiguous(), items.contiguous(), ids.contiguous()
+        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < items.size(0):  # compiled loops do not look
+            raise IndexError(f"items must be from 0 to {items.size(0) - 1}, got {int(ids.min())} to {int(ids.max())}")
+        ctx.save_for_backward(queries, items, ids)
+        scores = torch.empty(ids.shape, dtype=torch.float32)
+        kernels.list_scores(queries, items, _even_lists(ids), ids.view(-1), scores.view(-1))
+        return scores
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        queries, items, ids = ctx.saved_tensors
+        lists, weights = (_even_lists(ids), ids.view(-1)), gradient.contiguous().view(-1)
+        to_queries, to_items = torch.empty_like(queries), torch.zeros_like(items)
+        kernels.list_gradients(queries, items, *lists, weights, to_queries)
+        kernels.item_gradients(queries, *lists, weights, to_items)
+        return to_queries, to_items, None
+
+
+def _even_lists(ids: Tensor) -> Tensor:
+    """Bounds of the rows (Q + 1,) where ids (Q, N) are one list."""
+    return torch.arange(ids.size(0) + 1) * ids.size(1)
+
+
+def _sampled_scores(queries: Tensor, items: Tensor, ids: Tensor) -> Tensor:
+    """:func:`sampled_scores` by torch.
 
     A matrix product with the whole catalogue and a gather of numbers beats a gather of vectors until the catalogue
     is some dozens of times the sample; then vectors are gathered, one block of queries at a time.
@@ -101,7 +149,7 @@ def sampled_scores(queries: Tensor, items: Tensor, ids: Tensor) -> Tensor:
     n = ids.size(1)
     if items.size(0) <= 32 * n:
         return (queries @ items.T).gather(1, ids)
-    block = max(1, 2**22 // (n * items.size(1)))
+    block = max(1, 2**22 // max(1, n * items.size(1)))
     parts = [
         torch.bmm(F.embedding(some, items), vectors.unsqueeze(2)).squeeze(2)
         for some, vectors in zip(ids.split(block), queries.split(block), strict=True)

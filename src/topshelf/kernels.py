@@ -139,6 +139,41 @@ def list_scores(queries: Tensor, items: Tensor, indptr: Tensor, indices: Tensor,
     share_rows(_compiled().list_scores, queries.size(0), _width(indptr) * queries.size(1), *rows, **same)
 
 
+def list_gradients(
+    queries: Tensor, items: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor, to_queries: Tensor
+) -> None:
+    """What :func:`list_scores` hands back to the queries: the sums of their listed items, each times its weight.
+
+    Shapes: as there; weights (P,) float32; to_queries (B, d) float32 receives the sums.
+    """
+    rows = (queries, indptr[:-1], indptr[1:], to_queries)
+    same = {"items": items, "indices": indices, "weights": weights}
+    share_rows(_compiled().list_gradients, queries.size(0), _width(indptr) * queries.size(1), *rows, **same)
+
+
+def item_gradients(queries: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor, to_items: Tensor) -> None:
+    """What :func:`list_scores` hands back to the items: the sums of the queries that list them, times the weights.
+
+    Shapes: as there; weights (P,) float32; to_items (I, d) float32, which begins as 0. Threads divide the columns, so
+        that sums are made in one order, whatever their number.
+    """
+    same = {"starts": indptr[:-1], "stops": indptr[1:], "indices": indices, "weights": weights}
+    columns = np.arange(queries.size(1))
+    share_rows(
+        _compiled().item_gradients, columns.size, indices.numel(), columns, queries=queries, to_items=to_items, **same
+    )
+
+
+def nth_others(uniform: Tensor, indptr: Tensor, listed: Tensor, left: Tensor, items: Tensor) -> None:
+    """The items of which the places among a row's items that are not listed are given as shares of their number.
+
+    Shapes: uniform (B, N) float64 in [0, 1); indptr (B + 1,) and listed (P,) int64: a list of items per row,
+        ascending, without repeats; left (B,) int64: how many are not listed; items (B, N) int64 receives the items.
+    """
+    rows = (uniform, indptr[:-1], indptr[1:], left, items)
+    share_rows(_compiled().nth_others, *uniform.shape, *rows, listed=listed)
+
+
 def weighted_kth(
     best: Tensor, scores: Tensor, indptr: Tensor, n_negatives: Tensor, n_drawn: Tensor, k: int, level: Tensor
 ) -> None:

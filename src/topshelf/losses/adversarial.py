@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from topshelf.drawing import sampled_scores
 from topshelf.errors import at_least, positive
 from topshelf.losses.base import (
     FOR_COSINES,
@@ -107,9 +108,8 @@ class AdvInfoNCE(Loss):
         queries = F.normalize(F.embedding(query, self.query_adversary), dim=-1)
         if negative_item.dim() == 1:
             return queries @ F.normalize(F.embedding(negative_item, self.item_adversary), dim=-1).T
-        # (Q, I) numbers take less memory than (Q, N, d) vectors up to here.
-        if self.item_adversary.size(0) <= negative_item.size(1) * queries.size(1):
-            return (queries @ F.normalize(self.item_adversary, dim=-1).T).gather(1, negative_item)
+        if self.item_adversary.size(0) <= negative_item.numel():  # else fewer vectors are drawn than there are
+            return sampled_scores(queries, F.normalize(self.item_adversary, dim=-1), negative_item)
         items = F.normalize(F.embedding(negative_item, self.item_adversary), dim=-1)  # (Q, N, d)
         return (items @ queries.unsqueeze(2)).squeeze(2)
 
