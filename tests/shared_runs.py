@@ -104,6 +104,7 @@ REFUSED = {
     "sliced ncf": {"model": {"name": "ncf"}, **SHARDED},
     "sliced pairs": {"loss": {"name": "bpr"}, "negatives": {"kind": "catalogue"}, **SHARDED},
     "sliced draws": {"loss": {"name": "slatk"}, "threshold": {"estimator": "sampled"}, **SHARDED},
+    "sliced bfloat16": {"model": {"tables": "bfloat16"}, "train": {"optimizer": "row_adam", "shard_items": True}},
     "sliced clip": {"train": {"clip_norm": 1.0, "shard_items": True}},
 }
 

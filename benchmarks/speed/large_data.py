@@ -5,9 +5,10 @@
 A fractal expansion of MovieLens-100K with a user for each 20 interactions and an item for each 100, as Parquet parts;
 prepared into mapped arrays (random split, 2-core); that folder opened and checked, as a run does; one epoch of a few
 steps of SL@20 over the exact catalogue, with validation and test on a sample of users; the evaluation of that sample
-from the run folder; lists of 20 items for some users, written as Parquet. Every stage runs in a new process, so its
-peak is its own; it counts the pages of mapped files that were in memory, which the system may drop. Exponents are
-slopes on logs over the sizes, of seconds and of memory above the library's own. All files are removed at the end.
+from the run folder; lists of 20 items for all users, or the first million, written as Parquet. Every stage runs in a
+new process, so its peak is its own; it counts the pages of mapped files that were in memory, which the system may drop.
+Exponents are slopes on logs over the sizes, of seconds, of processor seconds, and of memory above the library's own;
+those of lists are of seconds per list, as not every user of the largest size has one. All files are removed at the end.
 Other sizes and stages of the result file stay there, so that the largest can be measured on another day.
 """
 
@@ -126,11 +127,14 @@ def exponents(rows: list[Row]) -> dict[str, dict[str, float]]:
     """Slopes on logs of seconds and of memory above the library's, per stage, where there are two sizes."""
     found = {}
     for stage in STAGES:
-        some = [row for row in rows if row["stage"] == stage and "library_gib" in row]  # whole rows, not copied ones
+        some = [row for row in rows if row["stage"] == stage]
         if len({row["rows"] for row in some}) < 2:
             continue
         at = np.log([row["rows"] for row in some])
-        values = {"seconds": [row["seconds"] for row in some]}
+        per = [row["users"] if stage == "recommend" else 1 for row in some]
+        values = {
+            name: [row[name] / n for row, n in zip(some, per, strict=True)] for name in ("seconds", "cpu_seconds")
+        }
         values["memory"] = [max(row["peak_gib"] - row["library_gib"], 1e-3) for row in some]
         found[stage] = {name: float(np.polyfit(at, np.log(one), 1)[0]) for name, one in values.items()}
     return found
@@ -145,7 +149,7 @@ def shown(rows: list[Row]) -> str:
 
 
 def _facts(row: Row) -> str:
-    left = {"stage", "seconds", "peak_gib", "library_gib", "rows", "interactions", "date", "note"}
+    left = {"stage", "seconds", "peak_gib", "library_gib", "rows", "interactions", "date"}
     return ", ".join(f"{name} {_number(name, value)}" for name, value in row.items() if name not in left)
 
 
@@ -165,8 +169,9 @@ def figures(content: Row) -> str:
             f"`python -m {NAME}`, {' and '.join(days)}, {content['environment']['cpus']} CPUs shared with "
             "other work, so that seconds are upper bounds.",
             shown(rows),
-            "Exponents over the sizes, of seconds and of memory above the library's own:",
-            table(("stage", "seconds", "memory"), growth),
+            "Exponents over the sizes, of seconds, of processor seconds and of memory above the library's own; for "
+            "lists of seconds per list:",
+            table(("stage", "seconds", "processor seconds", "memory"), growth),
         ]
     )
 
@@ -187,7 +192,7 @@ def main() -> None:
     add("--rows", nargs="+", type=int, default=[10**6, 10**7], help="interactions of each size")
     add("--steps", type=int, default=10, help="training steps of the epoch; default: 10")
     add("--sample", type=int, default=1000, help="users of validation and test; default: 1000")
-    add("--lists", type=int, default=10_000, help="users with lists; default: 10000")
+    add("--lists", type=int, default=10**6, help="most users with lists; default: a million")
     add("--stages", nargs="+", default=list(STAGES), metavar="STAGE", help="default: all; each needs those before it")
     add("--folder", type=Path, help="where the files are made; default: a temporary folder")
     add("--keep", action="store_true", help="leave the files there, for the stages of a later call")
