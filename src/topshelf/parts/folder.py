@@ -50,7 +50,7 @@ class PartsFolder:
         folder = Path(path)
         if not manifest(folder).exists() and not files.is_free(folder) and _holds_others(folder):
             raise ConfigError(
-                f"--out must be a new or empty folder, or one that holds these parts, got {path}, which is something else"
+                f"--out must be a new or empty folder, or one that holds these parts, got {path}, which is not"
             )
         try:
             (folder / OWN / "claims").mkdir(parents=True, exist_ok=True)
