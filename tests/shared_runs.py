@@ -126,8 +126,9 @@ def train(case, *more):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TopshelfWarning)
         phases = run._phases(resolve(config_of(case, *more)), dataset(), True, Callbacks())
+        progress = phases._first_trainer.progress
         outcome = phases.run(None, None)
-    history = [{k: v for k, v in one.items() if k != "seconds"} for one in phases._first_trainer.progress.history]
+    history = [{k: v for k, v in one.items() if k != "seconds"} for one in progress.history]
     return {"records": history, "weights": dict(outcome.model.state_dict())}
 
 
