@@ -104,6 +104,7 @@ REFUSED = {
     "sliced ncf": {"model": {"name": "ncf"}, **SHARDED},
     "sliced pairs": {"loss": {"name": "bpr"}, "negatives": {"kind": "catalogue"}, **SHARDED},
     "sliced draws": {"loss": {"name": "slatk"}, "threshold": {"estimator": "sampled"}, **SHARDED},
+    "sliced bfloat16": {"model": {"tables": "bfloat16"}, "train": {"optimizer": "row_adam", "shard_items": True}},
     "sliced clip": {"train": {"clip_norm": 1.0, "shard_items": True}},
 }
 
@@ -125,8 +126,9 @@ def train(case, *more):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TopshelfWarning)
         phases = run._phases(resolve(config_of(case, *more)), dataset(), True, Callbacks())
+        progress = phases._first_trainer.progress
         outcome = phases.run(None, None)
-    history = [{k: v for k, v in one.items() if k != "seconds"} for one in phases._first_trainer.progress.history]
+    history = [{k: v for k, v in one.items() if k != "seconds"} for one in progress.history]
     return {"records": history, "weights": dict(outcome.model.state_dict())}
 
 

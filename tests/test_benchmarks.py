@@ -363,12 +363,15 @@ def test_the_page_of_large_data_has_the_figures_of_its_result_file():
 
 
 def test_growth_is_the_slope_on_logs():
-    rows = [
-        {"stage": "ingest", "rows": n, "seconds": n**1.5, "peak_gib": 1 + n / 1e6, "library_gib": 1.0}
-        for n in (1000, 10_000, 100_000)
-    ]
-    assert large_data.exponents(rows)["ingest"] == pytest.approx({"seconds": 1.5, "memory": 1.0}, abs=1e-2)
+    sizes = (1000, 10_000, 100_000)
+    memory = [{"rows": n, "peak_gib": 1 + n / 1e6, "library_gib": 1.0} for n in sizes]
+    rows = [{"stage": "ingest", "seconds": one["rows"] ** 1.5, "cpu_seconds": one["rows"], **one} for one in memory]
+    slopes = {"seconds": 1.5, "cpu_seconds": 1.0, "memory": 1.0}
+    assert large_data.exponents(rows)["ingest"] == pytest.approx(slopes, abs=1e-2)
     assert "train" not in large_data.exponents(rows)
+    # Lists count one by one: with a tenth of the users for ten times the rows, the seconds per list grow like both.
+    lists = [{**one, "stage": "recommend", "users": 10**6 / one["rows"]} for one in rows]
+    assert large_data.exponents(lists)["recommend"]["cpu_seconds"] == pytest.approx(2.0, abs=1e-2)
 
 
 def test_approximations_are_compared_at_the_rate_that_validation_chooses():

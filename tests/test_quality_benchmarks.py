@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks.harness import MOVIELENS, RESULTS, ROOT
-from benchmarks.quality import auto, leaderboard
+from benchmarks.quality import auto, leaderboard, processes
 from benchmarks.studies import sparse_ease
 from topshelf.blending import blend
 from topshelf.config import assemble
@@ -66,3 +66,32 @@ def test_weights_are_those_of_a_blend_and_the_test_part_is_measured_with_refitte
 def test_the_pages_have_the_committed_results(command, page):
     rows = json.loads((RESULTS / f"{command.__name__.rpartition('.')[2]}.json").read_text())["rows"]
     assert command.table(rows) in (ROOT / "docs" / page).read_text()
+
+
+def test_two_processes_are_compared_with_one_of_the_same_epochs():
+    def row(world, epochs, seed, loss, test):
+        return {
+            "data": "food",
+            "label": "MF, SL",
+            "world": world,
+            "epochs": epochs,
+            "seed": seed,
+            "loss": loss,
+            "test": test,
+        }
+
+    rows = [
+        row("one", 2, 0, [4.0, 2.0], 0.10),
+        row("one", 2, 1, [4.0, 2.0], 0.12),
+        row("two", 2, 0, [4.0, 2.00002], 0.11),
+        row("one", 1, 0, [4.0], 0.05),
+        row("two, sliced", 1, 0, [4.0], 0.05),
+    ]
+    both, short = processes.compared(rows).splitlines()[2:]
+    assert both == "| food | 2 | MF, SL | 2 | 0.1100 | 0.0141 | 1e-05 | 1e-05 | +0.0100 | - | - | - |"
+    assert short == "| food | 1 | MF, SL | 1 | 0.0500 | - | - | - | - | 0e+00 | 0e+00 | +0.0000 |"
+
+
+def test_the_page_of_processes_has_the_committed_results():
+    rows = json.loads((RESULTS / "processes.json").read_text())["rows"]
+    assert processes.compared(rows) in (ROOT / "docs" / "scale-out.md").read_text()

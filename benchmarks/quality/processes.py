@@ -3,8 +3,9 @@
     python -m benchmarks.quality.processes [--quick] [--data amazon2014-health amazon2014-electronic] [--seeds 0 1 2]
         [--methods LABEL ...] [--epochs 50] [--page] [--json FILE]
 
-Every method is trained by ``topshelf train`` with the shipped settings, a fixed number of epochs and no early stop,
-so that the runs differ in nothing but their processes: one; two, each with all items; two, each with half of the items
+Every method is trained by ``topshelf train`` with the shipped settings, a fixed number of epochs and no early stop
+(``--epochs``; fewer make the final metrics those of a model that is not done, and the table says how many), so that
+the runs differ in nothing but their processes: one; two, each with all items; two, each with half of the items
 (``train.shard_items``). One thread per process. A row has the loss of every epoch, the validation NDCG@20 and the test
 NDCG@20 of the best epoch. The noise that a difference is compared with is the standard deviation over the seeds of one
 process. Rows that FILE holds already are not made again. ``--quick`` trains two epochs of one method with one seed.
@@ -66,19 +67,20 @@ def trained(data: str, seed: int, label: str, world: str, epochs: int) -> Row:
 def compared(rows: list[Row]) -> str:
     """For each method: the largest relative difference of a loss from one process, and the final metrics."""
     lines = []
-    found = {(row["data"], row["label"], row["world"], row["seed"]): row for row in rows}
-    for data in dict.fromkeys(row["data"] for row in rows):
+    found = {(row["data"], row["epochs"], row["label"], row["world"], row["seed"]): row for row in rows}
+    for data, epochs in dict.fromkeys((row["data"], row["epochs"]) for row in rows):
         for label in METHODS:
-            alone = {seed: row for (d, m, w, seed), row in found.items() if (d, m, w) == (data, label, "one")}
+            here = (data, epochs, label)
+            alone = {key[-1]: row for key, row in found.items() if key[:-1] == (*here, "one")}
             if not alone:
                 continue
             noise = f"{statistics.stdev(row['test'] for row in alone.values()):.4f}" if len(alone) > 1 else "-"
-            cells = [data, label, len(alone), f"{statistics.mean(row['test'] for row in alone.values()):.4f}", noise]
+            cells = [*here, len(alone), f"{statistics.mean(row['test'] for row in alone.values()):.4f}", noise]
             for world in list(WORLDS)[1:]:
-                pairs = [(alone[s], found[data, label, world, s]) for s in alone if (data, label, world, s) in found]
+                pairs = [(alone[s], found[*here, world, s]) for s in alone if (*here, world, s) in found]
                 cells += _differences(pairs)
             lines.append(cells)
-    heads = ["data", "method", "seeds", "NDCG@20 of one process", "sd over seeds"]
+    heads = ["data", "epochs", "method", "seeds", "NDCG@20 of one process", "sd over seeds"]
     for world in list(WORLDS)[1:]:
         heads += [f"{world}: loss, first 10 epochs", f"{world}: loss, all epochs", f"{world}: NDCG@20"]
     return table(heads, lines)
@@ -110,7 +112,7 @@ def main() -> None:
         quick=quick,
     )
     benchmark.parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="LABEL")
-    benchmark.parser.add_argument("--epochs", type=int, default=50)
+    benchmark.parser.add_argument("--epochs", type=int, default=50, help="of every run; default: 50")
     benchmark.parser.add_argument("--page", action="store_true", help="write the table into docs/scale-out.md")
     options = benchmark.parse()
     benchmark.check("--methods", options.methods, list(METHODS))

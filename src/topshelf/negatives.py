@@ -80,7 +80,9 @@ class Draw:
         if self.exclude is not None:
             self.exclude.check(width, "exclude", n_lists=n_queries)  # columns of the draw, of which there are `width`
         if self.log_q is not None and tuple(self.log_q.shape) not in {(width,), shape}:
-            raise DataError(f"log_q must be ({width},), one number per column, got {tuple(self.log_q.shape)}")
+            raise DataError(
+                f"log_q must be ({width},), one number per column, or as items are, got {tuple(self.log_q.shape)}"
+            )
 
     def mask(self, n_columns: int) -> Tensor | None:
         """``exclude`` as (Q, n_columns) flags."""

@@ -261,7 +261,8 @@ def count_in(scores: Tensor, wanted: Ragged) -> tuple[Tensor, Tensor]:
 def _tile_width(n_items: int, tile: int | None, n_rows: int) -> int:
     if tile is not None:
         return min(at_least("tile", tile, 1), n_items)
-    if n_rows * n_items * 4 <= CACHED:  # a few queries: one tile, for every call of a kernel costs them
+    made = -(-n_rows // MULTIPLE) * MULTIPLE  # rows of a product: a single query is one of 16
+    if made * n_items * 4 <= CACHED:  # a few queries: one tile, for every call of a kernel costs them
         return n_items
     n_tiles = -(-n_items // MAX_TILE)
     share = -(-n_items // n_tiles)  # tiles of equal width rather than a thin last one

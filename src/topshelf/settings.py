@@ -136,7 +136,7 @@ class TrainSettings(Settings):
     refit: bool | Literal["all"] = False
     """Train again for the chosen epochs: true, on train + validation; all, on every interaction, after the test."""
     checkpoint_seconds: float = Field(30.0, ge=0)
-    """Minimum seconds between two checkpoints; 0: after every epoch."""
+    """Minimum seconds between two checkpoints, and ten times what the last one took; 0: after every epoch."""
     device: str = "cpu"
     """Where to train."""
     precision: Literal["float32", "bfloat16"] = "float32"

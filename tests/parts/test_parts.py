@@ -105,8 +105,9 @@ def test_parts_of_something_else_are_refused(runs, tmp_path, changed, said):
 
 def test_other_files_an_unfinished_run_and_a_damaged_manifest_are_refused(runs, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="must be a new or empty folder, or hold these parts"):
-        recommend_parts(runs / "mf", tmp_path)
+    for out in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(ConfigError, match="must be a new or empty folder, or one that holds these parts"):
+            recommend_parts(runs / "mf", out)
     (tmp_path / "copy").mkdir()
     for path in (runs / "mf").iterdir():
         if path.name != "metrics.json":

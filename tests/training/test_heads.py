@@ -144,7 +144,10 @@ NONE = Ragged(torch.zeros(N_QUERIES + 1, dtype=torch.int64), torch.empty(0, dtyp
         (Draw(torch.tensor([1.0, 2.0]), None), "items must be int64, got torch.float32"),
         (Draw(torch.tensor([1, 2]), NONE.slice(0, 2)), "exclude must have one list per query"),
         (Draw(torch.tensor([1, 2]), Ragged(NONE.indptr.clamp(max=0), torch.tensor([1]))), "exclude.indptr must ascend"),
-        (Draw(torch.tensor([1, 2]), None, torch.zeros(3)), "log_q must be .2,., one number per column, got .3,."),
+        (
+            Draw(torch.tensor([1, 2]), None, torch.zeros(3)),
+            "log_q must be .2,., one number per column, or as items are, got .3,.",
+        ),
     ],
 )
 @pytest.mark.parametrize("name", ["softmax", "bpr"])

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from topshelf.errors import ConfigError
-from topshelf.training.optim import RowAdam
+from topshelf.training import optim
+from topshelf.training.optim import RowAdam, rounded
 
 
 def slow_row_adam(start, steps, lr, weight_decay, betas=(0.9, 0.999), eps=1e-8):
@@ -86,6 +87,7 @@ def test_its_state_goes_through_a_state_dict_without_loss(dtype):
         for step in steps:
             rows = torch.randperm(300, generator=torch.Generator().manual_seed(step))[:200]
             optimizer.zero_grad()
+            optimizer.generator = torch.Generator().manual_seed(step)
             (F.embedding(rows, tables[0], sparse=True) * tables[1][:200]).square().sum().backward()
             optimizer.step()
 
@@ -109,6 +111,56 @@ def test_a_row_read_twice_in_a_step_is_moved_once():
     F.embedding(torch.tensor([1, 1]), table, sparse=True).sum().backward()
     optimizer.step()
     assert_close(table.detach(), torch.tensor([[0.0], [-0.1]]))
+
+
+def test_a_number_is_rounded_to_a_neighbour_in_bfloat16_and_its_mean_is_kept():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.cat([torch.randn(50, generator=generator), torch.tensor([0.0, 1.0, -1.5, 1e-30, -3e30])])
+    draws = torch.stack([rounded(values, generator) for _ in range(4000)]).double()
+    near = values.bfloat16().double()
+    width = 2.0 ** (torch.frexp(values.double()).exponent - 8)  # of 8 bits, the first among them
+    assert ((draws - values).abs() < width).all()
+    assert ((draws - near).abs() <= width).all()
+    error = (draws.mean(0) - values.double()).abs()
+    assert (error <= 4 * 0.5 * width / 4000**0.5).all()
+    exact = near == values.double()
+    assert exact.sum() == 3
+    assert (draws[:, exact] == values[exact].double()).all()
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_steps_below_the_spacing_of_bfloat16_are_kept_on_average(sparse):
+    start, rate, n = 1.0, 1e-5, 400  # the next number below 1 is 0.996
+    table = torch.nn.Parameter(torch.full((2000, 2), start, dtype=torch.bfloat16))
+    optimizer = RowAdam([table], lr=rate)
+    optimizer.generator = torch.Generator().manual_seed(0)
+    for _ in range(n):
+        optimizer.zero_grad()
+        (F.embedding(torch.arange(2000), table, sparse=True) if sparse else table).float().sum().backward()
+        optimizer.step()
+    assert (
+        table.dtype == optimizer.state[table]["mean"].dtype == optimizer.state[table]["square"].dtype == torch.bfloat16
+    )
+    moved = start - float(table.detach().double().mean())
+    assert moved == pytest.approx(n * rate, rel=0.1)
+
+
+def test_a_bfloat16_table_follows_its_float32_twin(monkeypatch):
+    monkeypatch.setattr(optim, "_ROWS", 7)  # several blocks
+    generator = torch.Generator().manual_seed(3)
+    start, target = (torch.randn(50, 8, generator=generator).bfloat16().float() for _ in range(2))
+    twins = [torch.nn.Parameter(start.to(dtype, copy=True)) for dtype in (torch.float32, torch.bfloat16)]
+    optimizers = [RowAdam([table], lr=0.01, weight_decay=0.01) for table in twins]
+    optimizers[1].generator = generator
+    for _ in range(300):
+        rows = torch.randperm(50, generator=generator)[:30]
+        for table, optimizer in zip(twins, optimizers, strict=True):
+            optimizer.zero_grad()
+            (F.embedding(rows, table, sparse=True).float() - target[rows]).square().sum().backward()
+            optimizer.step()
+    exact, half = (table.detach().double() for table in twins)
+    assert (exact - target).norm() < 0.4 * (start - target).norm()
+    assert (half - exact).norm() < 0.02 * exact.norm()
 
 
 def test_a_rate_of_zero_is_refused():

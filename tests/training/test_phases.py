@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -103,3 +106,13 @@ def test_neither_the_test_part_nor_its_absence_changes_what_is_learned(split):
     other = Split(split.train, split.valid, split.test.where(split.test.rows() < 5), split.kind)
     first, second = run(split).model.state_dict(), run(other).model.state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_moments_and_best_weights_are_let_go_before_the_artifact_is_made(split):
+    config = resolve(make_config({"k": 4, "train": {"epochs": 4, "validate_every": 2}}))
+    phases = Phases(config, InteractionsTask(split), quiet=True, measure=lambda outcome: {})
+    trainer = weakref.ref(phases._first_trainer)
+    outcome = phases.run(None, None)
+    gc.collect()
+    assert outcome.best_epoch in (2, 4)
+    assert trainer() is None

@@ -120,7 +120,7 @@ def test_every_process_keeps_its_own_rows_of_divided_tables(found, folder):
     assert not list((folder / "whole all items").glob("checkpoint-*.safetensors"))
 
 
-@pytest.mark.parametrize("harm", ["missing", "changed", "of another run", "named elsewhere", "too few"])
+@pytest.mark.parametrize("harm", ["missing", "changed", "of another run", "named elsewhere", "no name", "too few"])
 def test_rows_that_do_not_belong_to_a_checkpoint_are_refused(found, folder, tmp_path, harm):
     shutil.copytree(folder / "stopped sliced", tmp_path / "run")
     damaged = RunFolder(tmp_path / "run")
@@ -135,7 +135,10 @@ def test_rows_that_do_not_belong_to_a_checkpoint_are_refused(found, folder, tmp_
         checkpoint.save(second, checkpoint.load(second, run=damaged.run), run="another")
     else:
         state = checkpoint.load(damaged.checkpoint, run=damaged.run)
-        state["rows"] = ["../elsewhere.safetensors"] if harm == "named elsewhere" else state["rows"][:1]
+        if harm == "no name":
+            state["trainer"]["model"]["item_vectors"] = {"divided": ["table0"]}
+        else:
+            state["rows"] = ["../elsewhere.safetensors"] if harm == "named elsewhere" else state["rows"][:1]
         checkpoint.save(damaged.checkpoint, state, run=damaged.run)
     if harm == "too few":  # the tables are then those of fewer items
         (damaged.path / "metrics.json").unlink()

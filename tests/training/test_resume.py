@@ -81,6 +81,14 @@ def dataset():
         {"loss": {"name": "slatk"}, "train": {"refit": "all"}},
         {"loss": {"name": "slatk"}, "train": {"optimizer": "row_adam"}},
         {"loss": {"name": "softmax"}, "model": {"score": "dot"}, "train": {"optimizer": "row_adam"}},
+        {"model": {"tables": "bfloat16"}, "train": {"optimizer": "row_adam", "refit": True}},
+        {
+            "loss": {"name": "slatk"},
+            "model": {"tables": "bfloat16"},
+            "negatives": {"kind": "in_batch", "n_uniform": 10},
+            "threshold": {"estimator": "incremental", "n": 10},
+            "train": {"optimizer": "row_adam"},
+        },
         # Noise of the model's own, graphs and histories.
         {"model": {"name": "xsimgcl", "n_contrast": 20}, "train": {"refit": True}},
         pytest.param(

@@ -3,7 +3,7 @@
 ``MODELS`` names every model for the command line, the configuration and the contract tests.
 """
 
-from topshelf.models.base import HistoryRows, Model, Trainable
+from topshelf.models.base import EncodedRows, HistoryRows, Model, Trainable
 from topshelf.models.classics import Popularity
 from topshelf.models.graph_filter import GraphFilter
 from topshelf.models.gru4rec import GRU4Rec
@@ -31,6 +31,7 @@ __all__ = [
     "SEQUENCE_MODELS",
     "SLIM",
     "ESASRec",
+    "EncodedRows",
     "GRU4Rec",
     "GraphFilter",
     "History",

@@ -183,6 +183,26 @@ class HistoryRows:
         return chosen.matrix(torch.ones(chosen.indices.shape, device=rows.device), self.n_items)
 
 
+class EncodedRows:
+    """Vectors of queries, encoded when they are indexed; for models that go ``by_rows``, whose rows cost nothing else.
+
+    So the vectors of all queries are not beside the table that they are made of.
+    """
+
+    def __init__(self, model: Model, queries: QuerySet) -> None:
+        assert model.by_rows
+        self.model, self.queries = model, queries
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    @torch.no_grad()
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        vectors = self.model.encode_queries(self.queries.select(rows))
+        assert isinstance(vectors, Tensor)
+        return vectors
+
+
 class JoinedRows:
     """Query vectors side by side, each times a factor; computed when indexed, because some are mostly zeros."""
 

@@ -15,6 +15,7 @@ from topshelf.queries import Context
 
 Score = Literal["cosine", "dot"]
 Init = Literal["xavier", "normal"]
+TableType = Literal["float32", "bfloat16"]
 
 
 def new_tables(n_queries: int, n_items: int, dim: int, init: Init = "xavier") -> tuple[nn.Parameter, nn.Parameter]:
@@ -40,7 +41,8 @@ def empty_tables(n_queries: int, n_items: int, dim: int) -> tuple[Tensor, Tensor
 
 
 def for_score(score: Score, table: Tensor) -> Tensor:
-    """Vectors with the scores as dot products: unchanged, or of length one for the cosine."""
+    """Vectors with the scores as dot products, at least float32: unchanged, or of length one for the cosine."""
+    table = table.to(torch.promote_types(table.dtype, torch.float32))
     return table if score == "dot" else unit_rows(table)
 
 
@@ -50,18 +52,30 @@ def place_rows(rows: Tensor, n_known: int, index: Tensor, vectors: Tensor) -> No
 
     Shapes: rows (N, d); index (P,), the row that each of vectors (P, d) belongs to. Rows without any stay as they are.
     """
-    sums = torch.zeros_like(rows).index_add_(0, index, vectors)
+    sums = vectors.new_zeros(rows.shape).index_add_(0, index, vectors)
     is_placed = (torch.arange(len(rows), device=rows.device) >= n_known) & (sums.norm(dim=1) > 0)
-    rows[is_placed] = F.normalize(sums[is_placed], dim=1) * rows[:n_known].norm(dim=1).mean()
+    length = rows[:n_known].norm(dim=1).to(sums.dtype).mean()
+    rows[is_placed] = (F.normalize(sums[is_placed], dim=1) * length).to(rows.dtype)
 
 
 class TableModel(Model):
-    """Base of the models that learn a vector per query and one per item."""
+    """Base of the models that learn a vector per query and one per item, in tables of float32 or bfloat16."""
 
-    def __init__(self, n_queries: int, n_items: int, dim: int, score: Score, init: Init = "xavier") -> None:
+    def __init__(
+        self,
+        n_queries: int,
+        n_items: int,
+        dim: int,
+        score: Score,
+        init: Init = "xavier",
+        tables: TableType = "float32",
+    ) -> None:
         super().__init__(n_queries, n_items)
         self.score: Score = one_of("score", score, ("cosine", "dot"))
-        self.query_vectors, self.item_vectors = new_tables(n_queries, n_items, dim, init)
+        dtype = getattr(torch, one_of("tables", tables, ("float32", "bfloat16")))
+        self.query_vectors, self.item_vectors = (
+            nn.Parameter(table.data.to(dtype)) for table in new_tables(n_queries, n_items, dim, init)
+        )
 
     def encode_items(self) -> Tensor:
         return for_score(self.score, self.item_vectors)
@@ -71,7 +85,7 @@ class TableModel(Model):
         """New items among the known users who have them, then new users among their items."""
         lists, owner = context.histories, context.histories.owner()
         is_new, is_known = lists.indices >= n_items, owner < n_queries
-        users = F.normalize(self.query_vectors[owner[is_new & is_known]], dim=1)
+        users = for_score("cosine", self.query_vectors[owner[is_new & is_known]])
         place_rows(self.item_vectors, n_items, lists.indices[is_new & is_known], users)
-        items = F.normalize(self.item_vectors[lists.indices[~is_known]], dim=1)
+        items = for_score("cosine", self.item_vectors[lists.indices[~is_known]])
         place_rows(self.query_vectors, n_queries, owner[~is_known], items)

@@ -48,9 +48,10 @@ class PartsFolder:
         ``part_users`` are those of a part; by default what the folder has, else ``usual``.
         """
         folder = Path(path)
-        is_new = not manifest(folder).exists()
-        if is_new and not files.is_free(folder) and [one.name for one in folder.iterdir()] != [OWN]:
-            raise ConfigError(f"--out must be a new or empty folder, or hold these parts, and {path} holds other files")
+        if not manifest(folder).exists() and not files.is_free(folder) and _holds_others(folder):
+            raise ConfigError(
+                f"--out must be a new or empty folder, or one that holds these parts, got {path}, which is not"
+            )
         try:
             (folder / OWN / "claims").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -151,6 +152,11 @@ class PartsFolder:
     def result(self) -> dict[str, Any]:
         self.check_whole()
         return files.read_sealed(self.path / OWN / "result.json", is_always_sealed=True)
+
+
+def _holds_others(folder: Path) -> bool:
+    """Whether it is a file, or a folder with anything but what a process that was stopped at once leaves."""
+    return not folder.is_dir() or [one.name for one in folder.iterdir()] != [OWN]
 
 
 def manifest(path: str | Path) -> Path:

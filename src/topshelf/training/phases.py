@@ -100,6 +100,7 @@ class Phases:
             self._drive(self._first_trainer, "train", {}, checkpoint)
             progress = self._first_trainer.progress
             chosen = Outcome(model, progress.best_epoch, progress.seconds, progress.best_score)
+            del self._first_trainer  # its moments and best weights are larger than the model
             if not self.config.train.refit:
                 return chosen
             extra, checkpoint = self._first_phase(chosen), None

@@ -156,6 +156,11 @@ def hold_slice(model: Any, config: BaseConfig, world: World) -> None:
                 f"train.shard_items does not go with model {config.model.name}, whose tables of items cannot be "
                 "divided; use mf, history, simplex, lightgcn or lightgcn_pp, or set train.shard_items = false"
             )
+        if any(one.dtype == torch.bfloat16 for one in model.parameters()):
+            raise ConfigError(
+                "train.shard_items does not go with model.tables = 'bfloat16', whose rounding would depend on the "
+                "number of processes; set model.tables = 'float32', or train.shard_items = false"
+            )
         model.hold(ItemSlice.of(model.n_items, world))
 
 

@@ -47,7 +47,7 @@ def with_tables(state: Any, parts: list[dict[str, Any]]) -> Any:
 
 
 def _whole(name: Any, parts: list[dict[str, Any]]) -> Tensor:
-    rows = [part.get(name) for part in parts]
+    rows = [part.get(name) if isinstance(name, str) else None for part in parts]
     known = [one for one in rows if isinstance(one, Tensor) and one.dim() > 0]
     if len(known) != len(parts) or len({(one.shape[1:], one.dtype) for one in known}) != 1:
         raise CheckpointError(f"the checkpoint is damaged: the rows of its divided table {name!r} do not fit together")

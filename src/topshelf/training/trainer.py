@@ -23,7 +23,7 @@ from topshelf.training.objective import Objective, StepBatch
 from topshelf.training.optim import RowAdam
 
 # Branches of the seed's random streams.
-_ORDER, _STEP, _THRESHOLD = 0, 1, 2
+_ORDER, _STEP, _THRESHOLD, _ROUNDING = 0, 1, 2, 4  # 3 is that of initial values
 
 
 @dataclass
@@ -91,6 +91,12 @@ class Trainer:
         self.model.sparse_rows = settings.optimizer == "row_adam"
         if settings.clip_norm is not None and self.model.sparse_rows:
             raise ConfigError("train.clip_norm does not go with train.optimizer = 'row_adam'; leave one of them out")
+        self._rounds = any(one.dtype == torch.bfloat16 for one in self.model.parameters())
+        if self._rounds and not self.model.sparse_rows:
+            raise ConfigError(
+                f"tables of bfloat16 are trained with train.optimizer = 'row_adam', which rounds them so that no step "
+                f"is lost, got {settings.optimizer!r}; set it, or set model.tables = 'float32'"
+            )
         rate, decay = settings.learning_rate, settings.weight_decay
         parameters = [{"params": list(self.model.parameters())}, *self.loss.parameter_groups(rate)]
         self.optimizer: torch.optim.Optimizer = (
@@ -168,6 +174,9 @@ class Trainer:
             raise TrainingError(self._diverged(number, epoch, step))
         if self.settings.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        if self._rounds:
+            assert isinstance(self.optimizer, RowAdam)
+            self.optimizer.generator = stream(self.seed, _ROUNDING, epoch, step)
         self.optimizer.step()
         for hook in self.objective.hooks:
             hook.after_step(batch, encoded, generator)
@@ -298,11 +307,10 @@ def _check_moments(moments: Any, names: set[str], parameter: Tensor, n_steps: in
         raise ValueError(f"the optimizer's state must have {', '.join(sorted(names))}, got {sorted(moments)}")
     for name, value in moments.items():
         shapes = [(), tuple(parameter.shape[:1])] if name == "step" else [tuple(parameter.shape)]  # RowAdam's, by rows
-        if not isinstance(value, Tensor) or tuple(value.shape) not in shapes or value.dtype != parameter.dtype:
+        dtype = torch.promote_types(parameter.dtype, torch.float32) if name == "step" else parameter.dtype
+        if not isinstance(value, Tensor) or tuple(value.shape) not in shapes or value.dtype != dtype:
             got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else repr(value)
-            raise ValueError(
-                f"the optimizer's {name} must be {shapes[-1]} of {parameter.dtype}, as its parameter, got {got}"
-            )
+            raise ValueError(f"the optimizer's {name} must be {shapes[-1]} of {dtype}, as its parameter, got {got}")
         if not bool(value.isfinite().all()) or (name not in ("exp_avg", "mean") and bool((value < 0).any())):
             raise ValueError(f"the optimizer's {name} must be finite, and no count or square below 0")
     if bool((moments["step"] > n_steps).any()) or bool(moments["step"].frac().any()):

@@ -26,6 +26,8 @@ from topshelf.training.sliced_checkpoint import without_rows
 from topshelf.training.trainer import Trainer
 from topshelf.world import World
 
+_APART = 10  # times the seconds that a checkpoint took: what of a training's time goes to checkpoints, at most a tenth
+
 
 class RunWatcher:
     """Shows progress, logs epochs, saves checkpoints, and notices a request to stop.
@@ -47,7 +49,7 @@ class RunWatcher:
         self.folder, self.phase, self.metric, self.extra = folder, phase, metric, extra or {}
         self.keeps = folder is not None  # whether checkpoints are kept, by this process or by another one
         self._stop, self._callbacks = stop, callbacks or Callbacks()
-        self._saved = time.monotonic()
+        self._saved, self._took = time.monotonic(), 0.0  # when the last checkpoint was written, in how many seconds
         self._bar = progress_bar(quiet)
         self._task: TaskID | None = None
 
@@ -95,10 +97,10 @@ class RunWatcher:
 
     def save(self, trainer: Trainer) -> None:
         if self.keeps:
-            state = trainer.state_dict()
+            started, state = time.monotonic(), trainer.state_dict()
             if self.folder is not None:
                 self.folder.save_checkpoint({"phase": self.phase, "extra": self.extra, "trainer": state})
-            self._saved = time.monotonic()
+            self._note_saved(started)
 
     def _is_first(self, is_new: bool) -> bool:
         """Whether nothing of this training is in a checkpoint yet: a new one, or one that a race began."""
@@ -107,8 +109,13 @@ class RunWatcher:
     def _tell(self, record: dict[str, Any]) -> None:
         self._callbacks.on_epoch_end(record)
 
+    def _note_saved(self, started: float) -> None:
+        self._saved = time.monotonic()
+        self._took = self._saved - started
+
     def _is_due(self, trainer: Trainer) -> bool:
-        return time.monotonic() - self._saved >= trainer.settings.checkpoint_seconds
+        least = trainer.settings.checkpoint_seconds
+        return time.monotonic() - self._saved >= (max(least, _APART * self._took) if least else 0.0)
 
     def _line(self, record: dict[str, Any]) -> str:
         return json.dumps(self._named(record)) + "\n"
@@ -153,6 +160,7 @@ class SharedWatcher(RunWatcher):
         if not self.keeps or trainer.model.held is None:
             super().save(trainer)
             return
+        started = time.monotonic()
         rows: dict[str, Tensor] = {}
         state = without_rows(trainer.state_dict(), rows)
         folder = self.folder
@@ -162,7 +170,7 @@ class SharedWatcher(RunWatcher):
         self.world.agreed(lambda: checkpoint.save(Path(path) / names[self.world.rank], rows, run=run))
         if folder is not None:
             folder.save_checkpoint({"phase": self.phase, "extra": self.extra, "trainer": state}, names)
-        self._saved = time.monotonic()
+        self._note_saved(started)
 
     def _decide(self, trainer: Trainer) -> None:
         """The main process's clock says when a checkpoint is due; any process may have been asked to stop."""

@@ -15,13 +15,14 @@ from topshelf.errors import DataError
 from topshelf.evalset import EvalSet
 from topshelf.evaluation import Evaluation, evaluate_set
 from topshelf.item_table import ItemVectors
-from topshelf.models import Model
+from topshelf.models import EncodedRows, Model
 from topshelf.queries import QuerySet
 from topshelf.ragged import Ragged
 from topshelf.ranking import QueryVectors
 from topshelf.training.tasks.base import Part, Task
 
 _MAX_SIZE = 2**31  # more users or items than any table of vectors holds
+_BLOCK = 1 << 16  # rows of a table that are encoded at once
 
 
 class CatalogueTask(Task):
@@ -70,7 +71,9 @@ class CatalogueTask(Task):
 
 def known_vectors(model: Model, queries: QuerySet) -> dict[str, Tensor] | None:
     """The vectors of known users and of all items as an artifact keeps them; None if those of users are no table."""
-    users, items = model.encode(queries)
+    users, items = _encoded(model, queries)
+    if isinstance(users, EncodedRows) and isinstance(items, Tensor):
+        users = _table(users, items)
     if not isinstance(users, Tensor) or not isinstance(items, Tensor):
         return None
     dtype = torch.promote_types(torch.promote_types(users.dtype, items.dtype), torch.float32)  # as multiplied
@@ -100,4 +103,16 @@ def popularity(lists: Ragged, n_items: int) -> Tensor:
 def vectors_for(model: Model, evalset: EvalSet) -> tuple[QueryVectors, ItemVectors]:
     """The vectors of the set's queries, and of all items."""
     assert isinstance(evalset.queries, QuerySet)
-    return model.encode(evalset.queries)
+    return _encoded(model, evalset.queries)
+
+
+def _encoded(model: Model, queries: QuerySet) -> tuple[QueryVectors, ItemVectors]:
+    return (EncodedRows(model, queries), model.encode_items()) if model.by_rows else model.encode(queries)
+
+
+def _table(rows: EncodedRows, items: Tensor) -> Tensor:
+    """All rows as one tensor, made a block at a time."""
+    table = items.new_empty(len(rows), items.size(1))
+    for block in torch.arange(len(rows), device=items.device).split(_BLOCK):
+        table[block] = rows[block]
+    return table
