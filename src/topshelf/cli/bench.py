@@ -246,3 +246,5 @@ def _print(made: Report) -> None:
         print_table([grid.header[at] for at in shown], rows, title=grid.title, styles=styles)
     for line in tables.gain_lines(made.results, made.gains):
         say(line)
+    if made.results.note:
+        say(made.results.note)
