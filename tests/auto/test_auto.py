@@ -185,7 +185,7 @@ def test_a_trained_candidate_gets_the_epochs_that_its_share_allows(dataset, tmp_
     running = Race([trained], dataset, lambda one, more: configured(one, more), tmp_path, Clock(100), lambda line: None)
     monkeypatch.setattr(running, "_epoch_seconds", lambda one: 2.0)
     assert running._timed(trained, 100.0).train.epochs == 10  # a fifth of 100 s
-    with pytest.raises(TrainingError, match=r"an epoch takes 2\.0 s, and its share of the time is 5\.0 s"):
+    with pytest.raises(TrainingError, match=r"an epoch takes 2\.0 s, and its share of the budget is 5\.0 s"):
         running._timed(trained, 25.0)
 
 

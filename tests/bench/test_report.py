@@ -59,7 +59,7 @@ MF \& co & SL\_1 & \underline{0.2000} \\
  & a|b & 0.1500 \\
  & 100\% <b> & \textbf{0.4000} \\
  & none & -- \\
-& Imp. & +100.00\% \\
+& Imp. & $+$100.00\% \\
 \bottomrule
 \end{tabular}
 \end{table}"""

@@ -123,7 +123,7 @@ class Race:
         needed = expected_seconds(candidate, self.dataset.split)
         if self.ranked() and (spare <= 0 or (needed is not None and FITS * needed > spare)):
             time_ = "" if needed is None else f"one fit takes about {shown(needed)}, and "
-            runner.note = f"left out: {time_}{shown(spare) if spare > 0 else 'no time'} is left"
+            runner.note = f"left out: {time_}the budget has {shown(spare) if spare > 0 else 'nothing'} left"
         else:
             try:
                 self._first(runner, spare)
@@ -165,7 +165,7 @@ class Race:
         share = spare / (FITS + 1 + n_trained)
         epochs = min(config.train.epochs, int(share / seconds)) if seconds else config.train.epochs
         if epochs < LEAST_EPOCHS:
-            raise TrainingError(f"an epoch takes {shown(seconds)}, and its share of the time is {shown(share)}")
+            raise TrainingError(f"an epoch takes {shown(seconds)}, and its share of the budget is {shown(share)}")
         every = max(1, min(config.train.validate_every, epochs // 4))
         return self.configure(candidate, {"train": {"epochs": epochs, "validate_every": every}})
 
