@@ -259,7 +259,7 @@ def test_completing_spells_out_the_defaults():
     [
         ({"needed": 1, "size": 3}, r"loss\.size is not a setting; accepted here: needed, dim, kind"),
         ({"needed": 1, "n_queries": 3}, r"loss\.n_queries is not a setting"),
-        ({}, r"loss\.needed: field required"),
+        ({}, r"loss\.needed must be given"),
         ({"needed": "x"}, r"loss\.needed: input should be a valid number.*, got 'x'"),
     ],
 )

@@ -115,7 +115,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
         (fresh / "a").write_text("1")
         assert not list(out.iterdir())
     assert (out / "a").read_text() == "1"
-    with pytest.raises(ConfigError, match="is not empty: another process has written there"), files.new_folder(out):
+    with pytest.raises(ConfigError, match="is not empty; choose another --out"), files.new_folder(out):
         pass
     with files.new_folder(out, replace=True) as fresh:
         (fresh / "b").write_text("2")

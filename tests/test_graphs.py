@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from topshelf.errors import DataError
-from topshelf.graphs import LinkGraph, SparseProduct, check_pairs
+from topshelf.graphs import LinkGraph, SparseProduct
 from topshelf.proximity import adjacency, katz, pagerank, resource_allocation
 from topshelf.ragged import ragged_from_pairs
 
@@ -105,15 +104,6 @@ def test_known_edges_are_known_by_pair_and_by_mask(graph):
         assert torch.equal(graph.known_mask(everyone, everyone, sides), expected)
         some = torch.tensor([4, 21, 0])
         assert torch.equal(graph.known_mask(everyone, some, sides), expected[:, some])
-
-
-def test_pairs_of_unknown_nodes_are_refused():
-    with pytest.raises(DataError, match=r"names node 5, but there are 5 nodes \(0 to 4\)"):
-        check_pairs("pairs", torch.tensor([[0, 5]]), 5)
-    with pytest.raises(DataError, match="names node -1"):
-        check_pairs("pairs", torch.tensor([[0, -1]]), 5)
-    with pytest.raises(DataError, match=r"must be an int64 tensor \(..., 2\)"):
-        check_pairs("pairs", torch.tensor([[0.0, 1.0]]), 5)
 
 
 def test_pagerank_solves_its_equation_up_to_what_is_left():

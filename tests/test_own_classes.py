@@ -106,7 +106,7 @@ def test_the_command_line_trains_with_all_four_and_keeps_their_names():
 
 def test_what_is_printed_says_how_to_open_the_run_again(tmp_path):
     output, _ = train(tmp_path / "run")
-    assert f"topshelf recommend {tmp_path / 'run'} --user ID --allow my_ranking" in " ".join(output.split())
+    assert f"topshelf recommend {tmp_path / 'run'} --user 0 --allow my_ranking" in " ".join(output.split())
 
 
 def test_a_toml_file_trains_the_same(tmp_path):

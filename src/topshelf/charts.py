@@ -84,6 +84,12 @@ def line(place: int, label: str) -> dict[str, Any]:
     return {**style, "label": plain(label)}
 
 
+def milliseconds(seconds: float) -> str:
+    """A time of a step as a label."""
+    value = 1000 * seconds
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
+
+
 def plain(text: str) -> str:
     """Text that matplotlib draws as it is: it would read a formula between dollar signs."""
     return text.replace("$", r"\$")

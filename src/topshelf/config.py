@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import tomllib
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from importlib import resources
@@ -93,7 +94,7 @@ def checked(schema: type[S], values: Mapping[str, Any]) -> S:
     try:
         return schema.model_validate(values)
     except pydantic.ValidationError as error:
-        raise ConfigError(_explain(error, schema)) from None
+        raise ConfigError(explained(error, schema)) from None
 
 
 def of_task(config: BaseConfig, schema: type[C], what: str) -> C:
@@ -264,7 +265,7 @@ def complete(section: str, cls: type[Any], settings: Mapping[str, Any], given: I
     try:
         values = schema.model_validate(dict(settings)).model_dump()
     except pydantic.ValidationError as error:
-        raise ConfigError(_explain(error, schema, prefix=f"{section}.")) from None
+        raise ConfigError(explained(error, schema, prefix=f"{section}.")) from None
     for name, value in values.items():
         if not _is_plain(value):
             raise ConfigError(f"{section}.{name} must be a number, text or a list of them, got {type(value).__name__}")
@@ -324,17 +325,21 @@ def _toml_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _explain(error: pydantic.ValidationError, schema: type[BaseModel], prefix: str = "") -> str:
+def explained(error: pydantic.ValidationError, schema: type[BaseModel], prefix: str = "") -> str:
     """Pydantic's errors as sentences: the setting, the rule, the value received, and the accepted names."""
     lines = []
     for finding in error.errors():
         name = prefix + ".".join(str(part) for part in finding["loc"])
+        rule = finding["msg"][0].lower() + finding["msg"][1:]
         if finding["type"] == "extra_forbidden":
             accepted = list(_section(schema, finding["loc"][:-1]).model_fields)
             hint = suggestion(finding["loc"][-1], accepted) or _elsewhere(schema, str(finding["loc"][-1]))
             lines.append(f"{name} is not a setting; accepted here: {', '.join(accepted) or 'none'}{hint}")
-        else:
-            rule = finding["msg"][0].lower() + finding["msg"][1:]
+        elif finding["type"] == "missing":
+            lines.append(f"{name} must be given")
+        elif finding["type"] == "value_error":  # of a check of ours, which says all of it
+            lines.append(f"{name + ': ' if name else ''}{finding['msg'].removeprefix('Value error, ')}")
+        elif finding["type"] != "too_short" or not finding["input"]:  # else the list is short of its wrong entries only
             values = re.findall("'(.*?)'", finding["msg"]) if finding["type"] == "literal_error" else []
             lines.append(f"{name}: {rule}, got {finding['input']!r}{suggestion(finding['input'], values)}")
     return "\n".join(lines)
@@ -361,9 +366,10 @@ def in_sections(key: str, names: Iterable[str]) -> str:
 
 
 def _section(schema: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:
+    """The settings at a place; a number in it is that of an entry of a list."""
     for part in path:
-        inner = schema.model_fields[str(part)].annotation
-        assert inspect.isclass(inner)
-        assert issubclass(inner, BaseModel)
-        schema = inner
+        if isinstance(part, str):
+            kind = schema.model_fields[part].annotation
+            kinds = [one for one in (kind, *typing.get_args(kind)) if inspect.isclass(one)]
+            schema = next(one for one in kinds if issubclass(one, BaseModel))
     return schema

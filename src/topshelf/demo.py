@@ -242,7 +242,8 @@ def _page(stories: list[Story], notes: list[str], out: Path, seed: int) -> Page:
             page.paragraph(line)
     page.paragraph(
         "Intervals: percentile bootstrap over users. p: two-sided sign-flip test on the same users. Epochs are chosen "
-        "on validation, then every model is refitted on train and validation. How the settings were chosen: README.",
+        "on validation, then every model is refitted on train and validation. How the settings were chosen: "
+        "docs/where-we-stand.md.",
         note=True,
     )
     for story in stories:

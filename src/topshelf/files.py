@@ -174,7 +174,7 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
         _move_folder(fresh, path, replace)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise ConfigError(f"{path} is not empty: another process has written there; choose another --out") from None
+            raise ConfigError(f"{path} is not empty; choose another --out, or delete what is there") from None
         raise CheckpointError(f"cannot write {path}: {reason(error)}{_remedy(error)}") from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
-from topshelf.errors import DataError
 from topshelf.ragged import Ragged
 
 
@@ -220,16 +219,3 @@ def with_self(lists: Ragged) -> Ragged:
     indices = torch.cat([lists.indices, nodes])
     order = torch.argsort(owner * len(lists) + indices)
     return Ragged(lists.indptr + torch.arange(len(lists) + 1, device=nodes.device), indices[order])
-
-
-def check_pairs(name: str, pairs: Tensor, n_nodes: int) -> Tensor:
-    """Pairs of nodes (..., 2), or a DataError: every index is followed without looking again."""
-    if not isinstance(pairs, Tensor) or pairs.dtype != torch.int64 or pairs.dim() < 2 or pairs.size(-1) != 2:
-        got = f"{tuple(pairs.shape)} of {pairs.dtype}" if isinstance(pairs, Tensor) else type(pairs).__name__
-        raise DataError(f"{name} must be an int64 tensor (..., 2) of nodes, got {got}")
-    if pairs.numel():
-        low, high = torch.aminmax(pairs)
-        if int(low) < 0 or int(high) >= n_nodes:
-            wrong = int(low) if int(low) < 0 else int(high)
-            raise DataError(f"{name} names node {wrong}, but there are {n_nodes} nodes (0 to {n_nodes - 1})")
-    return pairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -70,15 +70,18 @@ def print_table(
     rows: Iterable[Sequence[object]],
     *,
     title: str | None = None,
-    left: int | None = None,
+    left: int | Collection[int] | None = None,
     styles: Iterable[str] = (),
 ) -> None:
-    """Print a table of plain values; columns after the first ``left`` are set to the right."""
-    table = Table(title=None if title is None else cell(title), title_justify="left")
+    """Print a table of plain values; only the first ``left`` columns, or those at these places, are set to the left."""
+    places = range(len(header)) if left is None else range(left) if isinstance(left, int) else left
+    table = Table()
     for place, name in enumerate(header):
-        table.add_column(cell(name), justify="left" if left is None or place < left else "right")
+        table.add_column(cell(name), justify="left" if place in places else "right")
     for row, style in zip_longest(rows, styles):
         table.add_row(*map(cell, row), style=style)
+    if title is not None:
+        say(title, style="italic")
     console().print(table)
 
 

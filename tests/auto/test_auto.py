@@ -185,7 +185,7 @@ def test_a_trained_candidate_gets_the_epochs_that_its_share_allows(dataset, tmp_
     running = Race([trained], dataset, lambda one, more: configured(one, more), tmp_path, Clock(100), lambda line: None)
     monkeypatch.setattr(running, "_epoch_seconds", lambda one: 2.0)
     assert running._timed(trained, 100.0).train.epochs == 10  # a fifth of 100 s
-    with pytest.raises(TrainingError, match="an epoch takes 2 s, and its share of the budget is 5 s"):
+    with pytest.raises(TrainingError, match=r"an epoch takes 2\.0 s, and its share of the budget is 5\.0 s"):
         running._timed(trained, 25.0)
 
 
@@ -257,8 +257,13 @@ def test_another_search_in_the_folder_is_refused(few, tmp_path):
         (["--out", "x"], "give --data PATH|NAME"),
         (["--data", "synthetic"], "give --out FOLDER"),
         (["--data", "synthetic", "--out", "x", "--budget", "soon"], "budget must be a time such as 90s, 10m or 2h"),
-        (["--data", "synthetic", "--out", "x", "--set", "model.name=ease"], "the candidates decide them"),
+        (
+            ["--data", "synthetic", "--out", "x", "--set", "model.name=ease"],
+            "must be of data, evaluate or train, got model",
+        ),
         (["--data", "nothing.csv", "--out", "x"], "nothing.csv"),
+        (["--data", "synthetic", "--out", "x", "--k", "801"], "k must be <= 800 (synthetic has 800 items), got 801"),
+        (["--data", "cora", "--out", "x"], "use topshelf train --task links --data cora"),
     ],
 )
 def test_wrong_inputs_are_one_message(arguments, message, tmp_path, monkeypatch):

@@ -170,6 +170,15 @@ def test_compare_names_the_settings_in_which_runs_differ(trained, clicks, tmp_pa
     )
     shown = topshelf("compare", trained / "ease", tmp_path / "other")
     assert "ease, model.l2 7" in shown
+    assert "not measured on the same test lists" not in shown
+
+
+def test_compare_says_that_runs_have_other_test_parts(trained, clicks, tmp_path):
+    given = ["--data", clicks, "--model", "ease", "--k", "5", "--quiet", "--set", "data.split_seed=1"]
+    run_topshelf("train", *given, "--out", tmp_path / "other")
+    shown = topshelf("compare", trained / "slatk0", tmp_path / "other")
+    assert "The runs were not measured on the same test lists" in shown
+    assert "paired over users" not in shown
 
 
 def test_compare_refuses_what_is_no_comparison(trained, clicks, tmp_path):

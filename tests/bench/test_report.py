@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from benches import measured, place, results_of
-from topshelf import files
-from topshelf.bench import latex, tables
+from topshelf import charts, files
+from topshelf.bench import latex, plots, tables
 from topshelf.bench.report import Report, read_report
 from topshelf.errors import CheckpointError, ConfigError
 
@@ -59,7 +59,7 @@ MF \& co & SL\_1 & \underline{0.2000} \\
  & a|b & 0.1500 \\
  & 100\% <b> & \textbf{0.4000} \\
  & none & -- \\
-& Imp. & +100.00\% \\
+& Imp. & $+$100.00\% \\
 \bottomrule
 \end{tabular}
 \end{table}"""
@@ -224,3 +224,10 @@ def test_a_report_of_nothing_and_one_in_a_file_are_refused(results, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"cannot make the folder .*choose another --to"):
         Report.of(results).write(tmp_path / "file")
+
+
+def test_words_are_at_their_place_in_the_plan_and_close_labels_are_thinned():
+    _, (panel,) = charts.figure(4, 3)
+    assert plots._mark_values(panel, ["exact", "sampled", "iid", "exact"]) == {"exact": 0, "sampled": 1, "iid": 2}
+    assert plots._mark_values(panel, [2, 2.25, 2.5, 3, 8]) == {2: 2, 2.25: 2.25, 2.5: 2.5, 3: 3, 8: 8}
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["2", "", "2.5", "3", "8"]

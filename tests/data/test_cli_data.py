@@ -185,12 +185,12 @@ def test_every_command_has_help_with_an_example(command):
 
 
 def test_show_counts_repeats_as_events_and_has_the_times_of_all(tmp_path):
-    rows = ["user,item,time", "1,1,86400", "1,1,864000000", "2,2,172800"]
+    rows = ["user,item,time", "1,1,100000000", "1,1,864000000", "2,2,172800000"]
     (tmp_path / "repeats.csv").write_text("\n".join(rows) + "\n")
     shown = " ".join(run("show", tmp_path / "repeats.csv").replace("│", " ").split())
     assert "interactions 2" in shown
     assert "events 3 (repeats included)" in shown
-    assert "1970-01-02 00:00 to 1997-05-19 00:00" in shown
+    assert "1973-03-03 09:46 to 1997-05-19 00:00" in shown
 
 
 def test_an_expansion_is_prepared_as_arrays_and_shown(tmp_path):

@@ -85,10 +85,10 @@ def test_times_become_seconds(times, seconds):
         (
             "user",
             [1.0, float("nan")],
-            r"column 'user' has 1 missing .* first in data row 2. Remove these rows",
+            r"column 'user' has 1 missing .* first in data row 2 .*Remove these rows",
         ),
-        ("user", ["a", None], r"column 'user' has 1 missing .* first in data row 2. Remove these rows"),
-        ("user", ["a", ""], r"column 'user' has 1 missing .* first in data row 2. Remove these rows"),
+        ("user", ["a", None], r"column 'user' has 1 missing .* first in data row 2 .*Remove these rows"),
+        ("user", ["a", ""], r"column 'user' has 1 missing .* first in data row 2 .*Remove these rows"),
         ("user", [1.0, 2.5], r"column 'user' must hold ids, whole and below 2\^63, got 2.5"),
         ("user", [1.0, float("inf")], r"column 'user' must hold ids, whole and below 2\^63, got inf"),
         ("item", [1.0, 2.0**63], r"column 'item' must hold ids, whole and below 2\^63, got 9.22"),

@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.stats import rankdata
 
 from topshelf.data.graphs import LinkData, simple_edges, split_edges
-from topshelf.data.hard_negatives import cosine, hard_negatives, score_ranks, share_of_known, uniform_negatives
+from topshelf.data.hard_negatives import cosine, hard_negatives, score_ranks, uniform_negatives
 from topshelf.data.ids import IdMap
 from topshelf.errors import ConfigError, DataError
 
@@ -137,13 +137,6 @@ def test_more_negatives_than_nodes_are_refused():
             [make_negatives(data, part, n=most + 2) for part in ("valid", "test")]
     with pytest.raises(ConfigError, match="n_negatives must be even"):
         hard_negatives(make(), "valid", n=7)
-
-
-def test_given_negatives_that_are_edges_are_counted():
-    data = make()
-    pairs = np.repeat(data.edges["train"][:1][None], len(data.edges["valid"]), axis=0)
-    given = LinkData(data.name, data.nodes, data.edges, negatives={"valid": pairs}).check()
-    assert share_of_known(given, "valid") == 1.0
 
 
 def test_uniform_negatives_of_a_large_graph_are_drawn_without_a_list_of_all_nodes():

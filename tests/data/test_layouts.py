@@ -123,7 +123,9 @@ def test_contents_that_cannot_be_used_say_why(content, message, rows):
 
 def test_other_encodings_are_named(tmp_path):
     (tmp_path / "excel.txt").write_bytes("user\titem\n1\t2\n".encode("utf-16"))
-    with pytest.raises(DataError, match=r"excel.txt is not UTF-8 text but UTF-16.*iconv"):
+    with pytest.raises(
+        DataError, match=r"excel.txt is not UTF-8 text but UTF-16.*iconv -f utf-16 -t utf-8 .*excel.txt >"
+    ):
         read(tmp_path / "excel.txt")
 
 

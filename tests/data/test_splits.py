@@ -126,6 +126,8 @@ def test_auto_is_by_time_when_there_are_times():
 def test_a_split_without_test_interactions_is_refused():
     with pytest.raises(DataError, match="time split leaves no test interactions"):
         make_split(timed([0, 0, 1, 1], [0, 1, 2, 3], [1, 2, 8, 9]), kind="time", test_fraction=0.5)
+    with pytest.raises(DataError, match="ratio split leaves no test interactions: no user has enough items"):
+        make_split(timed([0, 1, 2], [0, 1, 2], [1, 2, 3]), kind="ratio")
 
 
 @modest

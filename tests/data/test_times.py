@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from topshelf.data import Interactions, load_split, read, read_interactions
-from topshelf.data.times import looks_like_time, may_hold_times
+from topshelf.data.times import looks_like_time, may_hold_times, seconds_since_1970
 from topshelf.errors import DataError
 
 
@@ -182,3 +182,11 @@ def test_codes_are_no_times_whatever_they_look_like():
     assert not looks_like_time("order_id", pl.Series([1_600_000_000]))
     assert not looks_like_time("phone", pl.Series(["1600000000"]))
     assert looks_like_time("valid_at", pl.Series([17]))  # by its name
+
+
+def test_a_number_is_a_time_in_the_unit_in_which_it_is_plausible():
+    moment = 1_756_677_735
+    for factor in (1, 10**3, 10**6, 10**9):
+        assert seconds_since_1970(moment * factor) == moment
+    assert seconds_since_1970(-500_000_000) == -500_000_000  # 1954
+    assert seconds_since_1970(20200131) is seconds_since_1970(3) is seconds_since_1970(float("inf")) is None

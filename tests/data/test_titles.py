@@ -27,8 +27,14 @@ def written(path, text):
         ("t.tsv", "3\tAlien\n12\tBrazil, the film\n"),
         ("t.item", "item_id:token\tmovie_title:token_seq\n3\tAlien\n12\tBrazil, the film\n"),
         ("t.csv", "id|name\n3|Alien\n12|Brazil, the film\n12|twice\n"),
+        (
+            "t.csv",
+            "\ufeffKunden-Nr;Kundenname;Ware;Warenbezeichnung;Preis\r\n"
+            '1;Ann;3;Alien;1,5\r\n2;Ben;12;"Brazil, the film";2\r\n1;Ann;3;x;1\r\n',
+        ),
+        ("t.csv", 'Ware,Text\n3,Alien\n12,"Brazil, the film"\n'),
     ],
-    ids=["csv", "other order", "no header", "RecBole", "bars and a repeat"],
+    ids=["csv", "other order", "no header", "RecBole", "bars and a repeat", "purchases", "unknown names"],
 )
 def test_files_of_titles_are_read_by_their_columns(tmp_path, name, text):
     assert read_titles(written(tmp_path / name, text), ITEMS) == EXPECTED

@@ -210,6 +210,23 @@ def test_the_command_line_leaves_no_id_in_the_folder(run, tmp_path):
     assert "give --user ID" in run_topshelf("forget", run, code=2)[1]
 
 
+def test_what_was_learned_with_them_can_be_trained_again_later(run, tmp_path):
+    with pytest.raises(DataError, match="users must name users of the run"):  # nobody was forgotten yet
+        forget(run, [], out=tmp_path / "none", refit=True)
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    output, _ = run_topshelf("forget", folder, *(f"--user={one}" for one in GONE), "--quiet")
+    assert f"topshelf forget {folder} --refit" in output
+    before = load(folder).model.encode_items()
+    output, _ = run_topshelf("forget", folder, "--refit", "--quiet")
+    assert "removed: nobody; what all users share was trained again" in output
+    at_once = forget(run, GONE, out=tmp_path / "at-once", refit=True).fitted.model.encode_items()
+    after = load(folder).model.encode_items()
+    assert_close(after, at_once, rtol=0, atol=0)
+    assert not torch.equal(after, before)
+    assert "users must name users" in run_topshelf("forget", folder, "--refit", code=2)[1]  # nothing is owed now
+
+
 def test_a_recommender_forgets_and_can_be_saved(run, tmp_path):
     loaded = Recommender.load(run)
     assert loaded.forget(GONE).users == 3

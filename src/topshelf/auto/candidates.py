@@ -53,13 +53,13 @@ class Candidate:
 
 
 def candidates(k: int, split: Split) -> list[Candidate]:
-    """In the order of their cost."""
+    """In the order of their cost. EASE, whose time is known before it runs, comes before iALS, whose is not."""
     classics = {"popularity": "popularity", "item-kNN": "itemknn", "RP3beta": "rp3beta"}
     classics |= {
         "graph filter": "graph_filter",
-        "iALS": "ials",
         "EASE": "ease",
         "sparse EASE": "sparse_ease",
+        "iALS": "ials",
         "SLIM": "slim",
     }
     found = [Candidate(name, model, settings=_within_memory(model)) for name, model in classics.items()]

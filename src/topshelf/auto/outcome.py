@@ -68,7 +68,7 @@ class Auto:
         late = [score for seconds, score in self.history if seconds > self.spent * 2 / 3]
         early = [score for seconds, score in self.history if seconds <= self.spent * 2 / 3]
         skipped = [one.name for one in self.tried if one.score is None and "budget" in one.note]
-        untried = f" Not tried, because the time was over: {', '.join(skipped)}." if skipped else ""
+        untried = f" Not tried, because the time was over: {'; '.join(skipped)}." if skipped else ""
         if not late or not early:
             return f"The best single score came early; more time would go on with the search.{untried}"
         gain = max(late) / max(early) - 1

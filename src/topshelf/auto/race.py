@@ -55,7 +55,7 @@ class Runner:
             self.config, self.score, self.trial_seconds = tuned.config, tuned.best.score, tuned.best.seconds
 
     def tried(self, weight: float = 0.0) -> Tried:
-        return Tried(self.candidate.name, self.score, self.trials, self.seconds, weight, self.note)
+        return Tried(self.candidate.name, self.score, self.trials, self.seconds, weight, "" if weight else self.note)
 
 
 def blend_order(ranked: Sequence[Runner]) -> list[Runner]:
@@ -123,7 +123,7 @@ class Race:
         needed = expected_seconds(candidate, self.dataset.split)
         if self.ranked() and (spare <= 0 or (needed is not None and FITS * needed > spare)):
             time_ = "" if needed is None else f"one fit takes about {shown(needed)}, and "
-            runner.note = f"left out: {time_}the budget has {shown(max(0.0, spare))} left"
+            runner.note = f"left out: {time_}the budget has {shown(spare) if spare > 0 else 'nothing'} left"
         else:
             try:
                 self._first(runner, spare)
@@ -189,7 +189,7 @@ class Race:
                 study = StudyFolder(self._path(runner)).load()
                 self._search(runner, study.config, MOST_TRIALS, share - runner.trial_seconds)
         for runner in ranked[n:]:
-            runner.note = runner.note or f"not among the best {n} of round {ROUNDS - left + 1}"
+            runner.note = runner.note or f"out after round {ROUNDS - left + 1}"
         if self.ranked():
             first = self.ranked()[0]
             self.say(f"round {ROUNDS - left + 1}: {first.candidate.name} leads with {first.score:.4f}")

@@ -22,7 +22,8 @@ from topshelf.auto.finish import finished, parts
 from topshelf.auto.outcome import Auto
 from topshelf.auto.race import Configure, Race
 from topshelf.config import RunConfig, assemble, merged, of_task
-from topshelf.errors import ConfigError, TrainingError
+from topshelf.data.named import task_of
+from topshelf.errors import ConfigError, TrainingError, at_most
 from topshelf.in_memory import dataset_of
 from topshelf.terminal import say as print_line
 from topshelf.training import load_dataset, save
@@ -52,6 +53,11 @@ def auto(
     total = seconds_of(budget)
     say = (lambda _: None) if quiet else lambda line: print_line(line, stderr=True)
     source = str(data) if isinstance(data, str | Path) else None
+    if source is not None and (task := task_of(source)) not in (None, "interactions"):
+        raise ConfigError(
+            f"auto takes interactions, and {source!r} is a named dataset of task {task}; use topshelf train "
+            f"--task {task} --data {source}"
+        )
     configure = _configured(source, k, seed, settings or {})
     first = configure(Candidate("popularity", "popularity"), {})
     if out is not None:
@@ -61,6 +67,7 @@ def auto(
     else:
         dataset = dataset_of(data, first)
         dataset.warn()
+    at_most("k", k, dataset.split.n_items, f"{dataset.name} has {dataset.split.n_items} items")
     with ExitStack() as stack:
         if out is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topshelf-auto-")))
@@ -105,7 +112,11 @@ def _raced(
 def _configured(source: str | None, k: int, seed: int, settings: Mapping[str, Any]) -> Configure:
     """Configs of candidates: the settings shipped for the data, then the candidate's, then the caller's."""
     if refused := {"model", "loss", "threshold", "negatives", "task", "k", "seed"} & settings.keys():
-        raise ConfigError(f"settings must not have {', '.join(sorted(refused))}: the candidates decide them")
+        names = ", ".join(sorted(refused))
+        raise ConfigError(
+            f"settings of auto must be of data, evaluate or train, got {names}: auto tries models, losses and their "
+            "settings itself; topshelf train takes them, or Recommender"
+        )
 
     def configure(candidate: Candidate, more: dict[str, Any]) -> RunConfig:
         values = merged(merged(candidate.settings, dict(settings)), more)

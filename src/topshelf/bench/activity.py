@@ -63,6 +63,11 @@ def _scored(place: Place, runs: list[Measured], protocol: str, metric: str, low:
     return Activity(place, protocol, metric, low, high, round(float(np.mean(sizes))), float(np.nanmean(means)))
 
 
+def item_range(low: int, high: int) -> str:
+    """From how many to how many items the users of a group have."""
+    return str(low) if low == high else f"{low} to {high}"
+
+
 def activity_grid(found: list[Activity]) -> Grid | None:
     """Methods by groups of users."""
     if not found:
@@ -76,6 +81,6 @@ def activity_grid(found: list[Activity]) -> Grid | None:
         cells = [scores.get((place, low, high)) if place.data == data else None for data, low, high in groups]
         labels = [part for part in (place.group, place.method) if part]
         rows.append((place.data, ", ".join(labels), *(f"{c.score:.4f}" if c else NOT_RUN for c in cells)))
-    heads = [f"{low} to {high}" for _, low, high in groups]
+    heads = [item_range(low, high) for _, low, high in groups]
     title = f"{metric_name(one.metric)} by items in train, protocol {one.protocol}"
     return Grid(title, ("data", "method", *heads), tuple(rows))

@@ -49,6 +49,21 @@ def results_of(runs: Sequence[Measured], config: BaseConfig, ours: str | None) -
         places=list(dict.fromkeys(run.place for run in runs)),
         protocols=tuple(dict.fromkeys(name for run in runs for name in run.metrics)),
         ours=ours,
+        note=_of_other_lists(runs),
+    )
+
+
+def _of_other_lists(runs: Sequence[Measured]) -> str:
+    """What to know of runs of one seed and dataset whose test lists differ: their split or their preparation did."""
+    lists: dict[Any, set[int]] = {}
+    for run in runs:
+        for protocol, fingerprint in run.fingerprints.items():
+            lists.setdefault((run.data, run.seed, protocol), set()).add(fingerprint)
+    if all(len(found) == 1 for found in lists.values()):
+        return ""
+    return (
+        "The runs were not measured on the same test lists (another split or preparation): read differences with "
+        "care. Only runs with the same lists are tested against each other."
     )
 
 

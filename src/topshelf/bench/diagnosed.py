@@ -131,7 +131,7 @@ def diagnosis_captions(found: list[Diagnosed]) -> dict[str, str]:
 
 def _captions(one: Diagnosed) -> dict[str, str]:
     diagnosis, scores = one.diagnosis, one.diagnosis.scores
-    times = ", ".join(f"{timing.label} {1000 * timing.seconds:.3g} ms" for timing in diagnosis.timings)
+    times = ", ".join(f"{timing.label} {charts.milliseconds(timing.seconds)}" for timing in diagnosis.timings)
     tops = _tops([(part.label, part.by_positive) for part in diagnosis.gradients])
     pairs = _tops([(part.label, part.by_pair) for part in diagnosis.gradients if part.by_pair.n])
     trick, iid = (_estimate(diagnosis, name) for name in ("sampled", "iid"))

@@ -24,9 +24,11 @@ def document(results: Results) -> str:
 def table(results: Results, protocol: str) -> str:
     """Rows are methods in their groups, columns the metrics of each dataset."""
     found = scores(results)
-    columns = [(data, metric) for data in results.data for metric in results.metrics]
+    measured = {(name, metric) for _, name, metric in found}
+    metrics = [metric for metric in results.metrics if (protocol, metric) in measured] or list(results.metrics)
+    columns = [(data, metric) for data in results.data for metric in metrics]
     rows = _rows(results)
-    heads = " & ".join(f"\\multicolumn{{{len(results.metrics)}}}{{c}}{{{escaped(data)}}}" for data in results.data)
+    heads = " & ".join(f"\\multicolumn{{{len(metrics)}}}{{c}}{{{escaped(data)}}}" for data in results.data)
     names = " & ".join(escaped(metric_name(metric)) for _, metric in columns)
     lines = [f"& & {heads} \\\\", f"Group & Method & {names} \\\\", "\\midrule"]
     group: str | None = None
@@ -99,7 +101,12 @@ def _improvement(
         }
         others = [value for method, value in own.items() if method != results.ours]
         has_both = results.ours in own and others
-        cells.append(f"{own[results.ours] / max(others) - 1:+.2%}" if has_both else "")
+        cells.append(_signed(own[results.ours] / max(others) - 1) if has_both else "")
     if not any(cells):
         return []
-    return [f"& Imp. & {' & '.join(map(escaped, cells))} \\\\"]
+    return [f"& Imp. & {' & '.join(cells)} \\\\"]
+
+
+def _signed(gain: float) -> str:
+    """A gain in percent; a hyphen is no minus."""
+    return f"${'-' if gain < 0 else '+'}${escaped(f'{abs(gain):.2%}')}"

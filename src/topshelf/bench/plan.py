@@ -19,15 +19,24 @@ from typing import Any, Literal
 import pydantic
 from pydantic import Field
 
-from topshelf.config import merged, parse_toml
+from topshelf.config import explained, merged, parse_toml
 from topshelf.diagnose.run import COMPARED, EPOCHS, USERS
-from topshelf.errors import ConfigError, suggestion
+from topshelf.errors import ConfigError, closest, suggestion
+from topshelf.metrics import METRICS
 from topshelf.settings import Settings
 
 Choice = Literal["published", "shipped", "tuned"]
 Value = bool | int | float | str
 _AT = re.compile(r"(?P<name>[a-z_]+)@(?P<k>\d+)")
 _NAME = re.compile(r"[\w.-]+")
+# What is measured of the cells of each task: at a K, and without one.
+_OF_LISTS = (tuple(METRICS), ("auc",))
+_MEASURED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "interactions": _OF_LISTS,
+    "sequences": _OF_LISTS,
+    "ranking": ((*METRICS, "err"), ("map", "mrr")),
+    "links": (("hits",), ("mrr",)),
+}
 
 
 class PlanData(Settings):
@@ -173,6 +182,18 @@ class Plan(Settings):
                 raise ValueError(f"published names x {entry.x!r}, which must be one of the values of vary, {values}")
             if entry.k is not None and entry.k not in metric_ks(self):
                 raise ValueError(f"published names k {entry.k}, which must be the K of a metric, {metric_ks(self)}")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _metrics_are_measured(self) -> Plan:
+        """Noticed before hours of work, not after."""
+        at_k, whole = _MEASURED.get(self.task, ((), ()))
+        for metric in self.metrics if at_k else ():
+            name, at, _ = metric.partition("@")
+            if metric not in whole and not (_AT.fullmatch(metric) and name in at_k):
+                close = "".join(f"; did you mean {one}{at and metric[len(name) :]}?" for one in closest(name, at_k))
+                forms = ", ".join([*(f"{one}@K" for one in at_k), *whole])
+                raise ValueError(f"metrics of task {self.task} must be among {forms}, got {metric!r}{close}")
         return self
 
     @pydantic.model_validator(mode="after")
@@ -342,12 +363,7 @@ def _validated(values: dict[str, Any], where: str) -> Plan:
     try:
         return Plan.model_validate(values)
     except pydantic.ValidationError as error:
-        lines = []
-        for finding in error.errors():
-            at = ".".join(str(part) for part in finding["loc"])
-            got = "" if finding["type"] == "value_error" or not at else f", got {finding['input']!r}"
-            lines.append(f"{at + ': ' if at else ''}{finding['msg'].removeprefix('Value error, ')}{got}")
-        raise ConfigError(f"the plan {where} is wrong: " + "; ".join(lines)) from None
+        raise ConfigError(f"the plan {where} is wrong: {explained(error, Plan)}") from None
 
 
 def narrowed(

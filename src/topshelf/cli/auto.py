@@ -62,7 +62,7 @@ def auto(
 def _show(found: Auto, out: Path) -> None:
     rows = sorted(found.tried, key=lambda one: -(one.score or -1.0))
     print_table(
-        ("tried", f"validation {found.metric}", "trials", "seconds", "weight", ""),
+        ("tried", found.metric, "trials", "seconds", "weight", "note"),
         [
             (
                 one.name,
@@ -74,8 +74,8 @@ def _show(found: Auto, out: Path) -> None:
             )
             for one in rows
         ],
-        title=f"What was tried in {found.spent:.0f} s",
-        left=1,
+        title=f"What was tried in {found.spent:.0f} s, by {found.metric} on validation",
+        left=(0, 5),
     )
     for line in (*found.why(), found.more_budget()):
         say(line)

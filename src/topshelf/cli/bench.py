@@ -11,7 +11,7 @@ import typer
 
 from topshelf.cli import completion, pages
 from topshelf.cli.options import Allow, Quiet, WithReport, argument, option, search_here
-from topshelf.errors import ConfigError, one_of
+from topshelf.errors import ConfigError, TrainingError, one_of
 from topshelf.terminal import print_table, say
 
 if TYPE_CHECKING:
@@ -128,6 +128,10 @@ def run(
         _print(made)
         again = shlex.join(["topshelf", "bench", "report", plan, "--out", str(out)])
         pages.written(lambda: made.write(out / "reports" / name) / "report.html", again, seconds, with_report)
+    if summary.failed:
+        raise TrainingError(f"{summary.failed} of the cells failed; --retry runs failed cells again")
+    if summary.absent and not (summary.done or summary.known or summary.elsewhere):
+        raise ConfigError("no cell has data here, so nothing was run")
 
 
 @app.command()
@@ -246,3 +250,5 @@ def _print(made: Report) -> None:
         print_table([grid.header[at] for at in shown], rows, title=grid.title, styles=styles)
     for line in tables.gain_lines(made.results, made.gains):
         say(line)
+    if made.results.note:
+        say(made.results.note)

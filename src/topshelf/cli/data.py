@@ -189,6 +189,10 @@ def _short(local_file: str | None) -> str:
 
 def _print_facts(facts: dict[str, Any]) -> None:
     table = Table(title=cell(facts["name"]), show_header=False)
+    if facts["guessed"]:
+        table.add_row(
+            "columns found", "  ".join(f"{role} {cell(repr(name))}" for role, name in facts["guessed"].items())
+        )
     for key in ("users", "items", "interactions"):
         table.add_row(key, f"{facts[key]:,}")
     if facts["events"] is not None:
@@ -205,8 +209,9 @@ def _print_facts(facts: dict[str, Any]) -> None:
     print_table(list(facts["first_rows"][0]), [row.values() for row in facts["first_rows"]], title="first rows")
 
 
-def _moment(seconds: float) -> str:
-    try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
-    except (ValueError, OverflowError, OSError):  # not seconds since 1970
-        return str(seconds)
+def _moment(number: float) -> str:
+    """A time as a date: numbers may be seconds since 1970, or thousandths of them and so on."""
+    from topshelf.data.times import seconds_since_1970
+
+    seconds = seconds_since_1970(number)
+    return str(number) if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"

@@ -31,9 +31,7 @@ def argument(metavar: str, help: str, tab: Callable[..., Any] | None = None) -> 
     return Argument(metavar=metavar, help=help, autocompletion=tab)
 
 
-ListFile = Annotated[
-    Path | None, option("Write a .parquet, .csv or .jsonl file instead of printing; any number of users.")
-]
+ListFile = Annotated[Path | None, option("Write a .parquet, .csv or .jsonl file instead of printing.")]
 ListFileOrFolder = Annotated[
     Path | None,
     option(

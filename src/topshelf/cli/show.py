@@ -51,9 +51,8 @@ def evaluation(result: dict[str, Any], title: str) -> None:
 
     means, intervals, extras, cutoffs = (result[key] for key in ("mean", "interval", "extras", "cutoffs"))
     units = result.get("units", "users")
-    caption = f"{title}\n{conditions(result)}\n{result['n_evaluated']:,} {units}, 95% intervals by bootstrap"
     columns = (Column("metric", no_wrap=True), *(Column(f"@{k}", justify="right") for k in cutoffs))
-    table = Table(*columns, title=cell(caption), title_justify="left")
+    table = Table(*columns)
     for name in dict.fromkeys(name.partition("@")[0] for name in means if "@" in name):
         table.add_row(name, *(f"{means[f'{name}@{k}']:.4f}" for k in cutoffs))
         if name == "ndcg":
@@ -61,6 +60,8 @@ def evaluation(result: dict[str, Any], title: str) -> None:
                 table.add_row(word, *(f"{intervals[f'ndcg@{k}'][place]:.4f}" for k in cutoffs), style="dim")
     for name in dict.fromkeys(name.partition("@")[0] for name in extras):
         table.add_row(name, *(f"{extras[f'{name}@{k}']:.4f}" for k in cutoffs))
+    for line in (title, conditions(result), f"{result['n_evaluated']:,} {units}, 95% intervals by bootstrap"):
+        say(line, style="italic")
     shown = console()
     shown.print(table)
     for name in [name for name in means if "@" not in name and means[name] is not None]:
@@ -178,8 +179,16 @@ def ids(option: str, known: IdMap, texts: Sequence[str]) -> list[Any]:
         article = "an" if what == "item" else "a"
         raise ConfigError(
             f"{option} must be {article} {what} of the run's data, such as {like}; got {', '.join(unknown)}"
+            f"{_alike(known, unknown[0])}"
         )
     return known.ids([index for index in indices if index is not None])
+
+
+def _alike(known: IdMap, text: str) -> str:
+    """An id that differs from a typed one in leading zeros or capitals only, as the end of a message."""
+    plain = text.lower().lstrip("0")
+    found = next((one for one in map(str, known.values.to_list()) if one.lower().lstrip("0") == plain), None)
+    return "" if found is None else f"; did you mean {found}?"
 
 
 def chosen(histories: dict[Any, list[Any]], texts: Sequence[str] | None) -> dict[Any, list[Any]]:

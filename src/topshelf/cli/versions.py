@@ -74,15 +74,17 @@ def forget(
 
     Without --out the run is replaced all at once. The files of the new run are searched for the ids. Closed-form
     models are fitted again without these users. In trained models, what all users share (vectors of items) was learned
-    with them too; --refit trains it again.
+    with them too; --refit trains it again, now or, without --user and --users, later.
 
     Examples:
 
       topshelf forget runs/clicks --user 42
 
       topshelf forget runs/clicks --users gone.csv --refit --out runs/without
+
+      topshelf forget runs/clicks --refit
     """
-    if user is None and users is None:
+    if user is None and users is None and not refit:
         raise ConfigError("give --user ID (may be given again), or --users FILE")
     from topshelf import versions
     from topshelf.versions.searching import read_ids
@@ -162,17 +164,20 @@ def _say_updated(updated: Fitted, run: Path, place: Path) -> None:
 
 
 def _say_forgotten(gone: Forgotten, run: Path, place: Path) -> None:
-    terminal.say(f"removed: {_counted(gone.users, 'user')} with {_counted(gone.interactions, 'interaction')}")
+    if gone.users:
+        terminal.say(f"removed: {_counted(gone.users, 'user')} with {_counted(gone.interactions, 'interaction')}")
+    else:
+        terminal.say("removed: nobody; what all users share was trained again, without those who were forgotten before")
     if gone.unknown:
         terminal.say(f"{_counted(len(gone.unknown), 'id')} of the given ones are not in the run")
-    if gone.found is not None:
+    if gone.found is not None and gone.users:
         terminal.say(
             f"searched {gone.found.files} files of {place} ({gone.found.size:,} bytes) for the ids: nothing left"
         )
     if gone.owing:
         terminal.say(
-            f"the shared numbers of {', '.join(gone.owing)} (vectors of items) were learned with them too; --refit "
-            "trains them again without them"
+            f"the shared numbers of {', '.join(gone.owing)} (vectors of items) were learned with them too; train them "
+            f"again without them: topshelf forget {place} --refit"
         )
     if place != run:
         terminal.say(f"{run} still holds them: delete it, and its copies")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -73,8 +74,14 @@ class OpenTable:
     def table(self) -> Table:
         """All of it, checked."""
         raw = self.data.take(list(self.names.values()), None)
-        frame = checked(pl.DataFrame([self.column(role, raw) for role in self.names]), self.source, self.names)
+        frame = checked(pl.DataFrame([self.column(role, raw) for role in self.names]), self)
         return Table(frame, self.notes(len(frame)))
+
+    def written(self, role: str, row: int) -> str:
+        """How a value is written in the source, as part of a message."""
+        name = self.names[role]
+        value = self.data.take([name], row + 1)[name][row]
+        return "empty" if value is None or value == "" else repr(value)
 
     def notes(self, n_rows: int) -> Notes:
         """What there is to say, of so many rows."""
@@ -215,16 +222,17 @@ def attempt(action: Callable[[], Result], source: str) -> Result:
         raise DataError(f"{source} cannot be read as a table; it is damaged ({error}).") from None
 
 
-def not_utf8(source: str) -> DataError:
-    return DataError(f"{source} is not UTF-8 text. Convert it first: iconv -f latin1 -t utf-8 {source} > converted.csv")
+def not_utf8(source: str, encoding: str = "latin1", what: str = "") -> DataError:
+    command = f"iconv -f {encoding} -t utf-8 {shlex.quote(source)} > converted.csv"
+    return DataError(f"{source} is not UTF-8 text{what}. Convert it first: {command}")
 
 
-def checked(table: pl.DataFrame, source: str, names: dict[str, str]) -> pl.DataFrame:
+def checked(table: pl.DataFrame, source: OpenTable) -> pl.DataFrame:
     """Refuse an empty table and missing values; make ids of any numeric type integers, or text."""
-    refuse_empty(len(table), source)
-    for role, name in names.items():
-        refuse_missing(table[role], role, name, source)
-    return table.with_columns(whole_ids(table[role], role, names[role], source) for role in ID_ROLES)
+    refuse_empty(len(table), source.source)
+    for role in source.names:
+        refuse_missing(table[role], role, source)
+    return table.with_columns(whole_ids(table[role], role, source.names[role], source.source) for role in ID_ROLES)
 
 
 def refuse_empty(n_rows: int, source: str) -> None:
@@ -232,13 +240,14 @@ def refuse_empty(n_rows: int, source: str) -> None:
         raise DataError(f"{source} is empty: it has columns but no rows. It must hold at least one interaction.")
 
 
-def refuse_missing(column: pl.Series, role: str, name: str, source: str) -> None:
+def refuse_missing(column: pl.Series, role: str, source: OpenTable) -> None:
     missing = column.is_null()
     if missing.any():
+        row = int(missing.arg_max() or 0)
         remedy = f"Correct these rows, or pass {OPTIONS[role]} {IGNORE} to ignore the column."
         raise DataError(
-            f"{source}: column {name!r} has {missing.sum():,} missing or unreadable value(s), first in data row "
-            f"{int(missing.arg_max() or 0) + 1}. "
+            f"{source.source}: column {source.names[role]!r} has {missing.sum():,} missing or unreadable value(s), "
+            f"first in data row {row + 1} ({source.written(role, row)}). "
             f"{'Remove these rows or fill in the ids.' if role in ID_ROLES else remedy}"
         )
 

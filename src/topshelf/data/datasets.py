@@ -68,7 +68,8 @@ class Dataset:
 def whole(name: str, data: Interactions, below: Interactions | None = None) -> Dataset:
     """Interactions before the split, and those rated too low to count."""
     nothing = data.none()
-    return Dataset(name, Split(data, nothing, nothing, WHOLE, below=below or nothing), notes=data.notes.lines())
+    split = Split(data, nothing, nothing, WHOLE, below=below or nothing)
+    return Dataset(name, split, notes=data.notes.lines(), guessed=data.notes.guessed)
 
 
 def read_source(

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import sparse
 
-from topshelf.data.graphs import HELD_OUT, LinkData, Table, edge_keys
+from topshelf.data.graphs import HELD_OUT, LinkData, Table
 from topshelf.errors import ConfigError, DataError, at_least
 from topshelf.proximity import adjacency, pagerank, resource_allocation
 
@@ -179,10 +179,3 @@ def _uniform(known: np.ndarray, n_nodes: int, n: int, random: np.random.Generato
         different = more[np.sort(first)]  # in the order of the draws
         chosen = different[~np.isin(different, known)][:n]
     return chosen
-
-
-def share_of_known(data: LinkData, part: str) -> float:
-    """Which share of the given negatives of a part are edges of the graph after all."""
-    pairs = data.negatives[part].reshape(-1, 2)
-    keys = edge_keys(data.known("all"), data.n_nodes, data.is_directed)
-    return float(np.isin(edge_keys(pairs, data.n_nodes, data.is_directed), keys).mean()) if len(pairs) else 0.0

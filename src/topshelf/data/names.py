@@ -233,7 +233,7 @@ def _named(present: list[str], role: str, name: str, source: str) -> str:
         if name in (candidate, bare(candidate)):
             return candidate
     raise DataError(
-        f"{source}: there is no {role} column {name!r}; the columns are {_listed(present)}. "
+        f"{source}: there is no {WORDS.get(role, role)} column {name!r}; the columns are {_listed(present)}. "
         f"Give one of them to {OPTIONS[role]} (in Python {role}=...)."
     )
 

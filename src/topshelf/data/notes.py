@@ -45,8 +45,8 @@ class Notes:
             lines.append(self._about_names(kind))
         if self.repeats:
             lines.append(
-                f"{self.repeats:,} of {self.rows:,} rows repeat a user and an item; each pair counts once, with the "
-                "rating and time of its first row"
+                f"{self.repeats:,} of {self.rows:,} rows repeat a user and an item; each pair counts once, as in its "
+                "first row"
             )
         if self.unknown_cells:
             lines.append(f"{self.unknown_cells:,} cells of the matrix are NaN and taken as unknown")

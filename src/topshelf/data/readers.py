@@ -25,6 +25,7 @@ from topshelf.errors import DataError
 PARQUET = (".parquet", ".pq")
 PARTS = "part-*.parquet"  # the files of a table in parts, as Spark, Polars and `topshelf data expand` name them
 _PARQUET_MARKS = (b"PAR1", b"PARE")  # the second with an encrypted footer
+_EXCEL_MARKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # a zip, as .xlsx and .ods are, and the older .xls
 HEAD_BYTES = 1 << 18
 SAMPLED_LINES = 100
 DECIMAL_COMMA = r"^[+-]?\d+,\d+$"
@@ -181,7 +182,12 @@ def head(content: Content, source: str) -> list[str]:
     except OSError as error:
         raise DataError(f"{source} cannot be opened: {error}.") from error
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise DataError(f"{source} is not UTF-8 text but UTF-16. Convert it first: iconv -f utf-16 -t utf-8")
+        raise not_utf8(source, "utf-16", " but UTF-16")
+    if raw.startswith(_EXCEL_MARKS):
+        raise DataError(
+            f"{source} is no text file but one of Excel (or another packed file). Save it as CSV UTF-8 in the program "
+            "that made it, or in Python: polars.read_excel(...).write_csv(...)"
+        )
     if b"\0" in raw or raw.startswith(b"x\x01"):  # the latter Polars takes for zlib
         raise DataError(f"{source} is not a text file. Known formats: csv, tsv, txt (also .gz), inter, parquet.")
     try:  # incremental: the last character may be cut in two

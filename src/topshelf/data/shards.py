@@ -55,7 +55,7 @@ def store_rows(
         column = table.column(role)
         n_rows = len(column)
         try:
-            refuse_missing(column, role, name, table.source)
+            refuse_missing(column, role, table)
         except DataError as error:  # other columns may be worse: they are converted before any is checked
             missing.append(error)
             continue

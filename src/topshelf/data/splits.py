@@ -259,9 +259,12 @@ def make_split(
 
 def refuse_no_test(kind: str, n_test: int, dropped: int, test_fraction: float) -> None:
     if test_fraction and not n_test:
+        if not dropped:
+            raise DataError(f"the {kind} split leaves no test interactions: no user has enough items. Use more data.")
+        other = "last" if kind == "ratio" else "ratio"
         raise DataError(
-            f"the {kind} split leaves no test interactions ({dropped} were dropped: their "
-            "users or items are not in train). Use more data, a larger core, or another split."
+            f"the {kind} split leaves no test interactions ({dropped:,} were dropped: their users or items are not in "
+            f"train). Use more data, or another split: --set data.split={other} (in Python split={other!r})."
         )
 
 

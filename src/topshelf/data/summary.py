@@ -47,6 +47,7 @@ def describe(source: Dataset, rows: pl.DataFrame | None = None) -> dict[str, Any
         "events": None if data.events is None else len(data.events),
         "first_rows": [{name: _plain(value) for name, value in row.items()} for row in rows.iter_rows(named=True)],
         "notes": list(source.notes),
+        "guessed": dict(source.guessed),
     }
     if source.split.kind != WHOLE:
         facts["parts"] = {

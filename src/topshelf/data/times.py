@@ -49,6 +49,7 @@ _EARLIEST = int(datetime(1000, 1, 1, tzinfo=UTC).timestamp())  # years of four d
 _SECONDS = (datetime(1990, 1, 1, tzinfo=UTC).timestamp(), datetime(2100, 1, 1, tzinfo=UTC).timestamp())
 _UNITS = {"seconds": 1, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
 _DATES_AS_NUMBERS = (19900101, 21000101)
+_LEAST_OLD = 100_000_000  # 1973: smaller numbers of seconds may as well be dates such as 20200131, or an order
 
 
 def from_text(column: pl.Series, dates: str | None, where: str) -> pl.Series:
@@ -154,6 +155,15 @@ def refuse_mixed_units(numbers: pl.Series, where: str) -> None:
     if len(present) > 1:
         shown = [f"{unit} (data row {masks[unit].arg_max() + 1}: {numbers.filter(masks[unit])[0]})" for unit in present]  # type: ignore[operator]
         raise DataError(f"{where} mixes {' and '.join(shown)}. Write all times in one unit.")
+
+
+def seconds_since_1970(number: float) -> float | None:
+    """A number that is plausible as a time, in seconds; None for others, such as 1, 2, 3 or 20200131."""
+    low, high = _SECONDS
+    for factor in _UNITS.values():
+        if low * factor <= number <= high * factor:
+            return number / factor
+    return number if _LEAST_OLD <= abs(number) < low else None
 
 
 def looks_like_time(name: str, sample: pl.Series) -> bool:

@@ -14,7 +14,7 @@ from topshelf.data.columns import attempt
 from topshelf.data.frames import of_frame
 from topshelf.data.ids import UNKNOWN, IdMap
 from topshelf.data.layouts import UNQUOTED, fields
-from topshelf.data.names import KNOWN_NAMES
+from topshelf.data.names import KNOWN_NAMES, is_known
 from topshelf.errors import DataError
 
 _SEPARATORS = ("\t", "|", ";", ",")
@@ -27,14 +27,15 @@ def read_titles(source: Any, items: IdMap, known: list[str] | None = None) -> li
     """The title of every item, in the order of ``items``; an item without one keeps the known one, or is its id.
 
     ``source`` is a file, a polars or pandas frame, or a mapping. Of a table, the columns with the item and its title
-    are found by their names; of two columns without known names, the first is the item.
+    are found by their names; without a known name, the item's is the one that has most of the items, and the title's
+    the first of the others. So a file of purchases serves too.
     """
     if isinstance(source, Mapping):
         table = pl.DataFrame({"item": [str(id) for id in source], "title": [str(title) for title in source.values()]})
         where = "titles"
     else:
         where = str(source) if isinstance(source, str | Path) else "titles"
-        table = _columns(_table(source), where)
+        table = _columns(_table(source), items, where)
     table = table.drop_nulls().unique("item", keep="first", maintain_order=True)
     places = items.find(table["item"])
     if not (places != UNKNOWN).any():
@@ -66,7 +67,7 @@ def _file(path: Path) -> pl.DataFrame:
     separator = next((one for one in _SEPARATORS if one in head[0]), None)
     if separator is None:
         raise DataError(f"{path} must have two columns, an item and its title; its first line is {head[0][:80]!r}.")
-    has_header = any(_plain(name) in _TITLES for name in fields(head[0], separator))
+    has_header = any(_title_place(name) is not None for name in fields(head[0], separator))
     options: dict[str, Any] = {"quote_char": None if separator in UNQUOTED else '"', "truncate_ragged_lines": True}
     return attempt(
         lambda: pl.read_csv(
@@ -76,27 +77,32 @@ def _file(path: Path) -> pl.DataFrame:
     )
 
 
-def _columns(table: pl.DataFrame, where: str) -> pl.DataFrame:
+def _columns(table: pl.DataFrame, items: IdMap, where: str) -> pl.DataFrame:
     """The item and its title."""
-    named = {name: _plain(name) for name in table.columns}
-    title = _first(named, _TITLES)
-    item = _first({name: plain for name, plain in named.items() if name != title}, _ITEMS)
-    if title is None and len(table.columns) >= 2:
-        item, title = table.columns[:2] if item is None else (item, _beside(table.columns, item))
-    if item is None and title is not None:
-        item = _beside(table.columns, title)
+    table = table.select(pl.all().str.strip_chars())
+    titles = {name: place for name in table.columns if (place := _title_place(name)) is not None}
+    title = min(titles, key=titles.__getitem__) if titles else None
+    item = _item_column(table.drop(title or []), items)
+    title = title or next((name for name in table.columns if name != item), None)
     if item is None or title is None:
         raise DataError(f"{where} must have a column with the item and one with its title, got {table.columns}.")
-    return table.select(pl.col(item).str.strip_chars().alias("item"), pl.col(title).str.strip_chars().alias("title"))
+    return table.select(item=item, title=title)
 
 
-def _beside(columns: list[str], name: str) -> str | None:
-    return next((other for other in columns if other != name), None)
+def _item_column(table: pl.DataFrame, items: IdMap) -> str | None:
+    """The column that is named like it, if it has any of the items; else the one that has most of them."""
+    found = {name: int((items.find(table[name].drop_nulls().unique()) != UNKNOWN).sum()) for name in table.columns}
+    named = min((name for name in found if _plain(name) in _ITEMS), key=lambda name: _ITEMS[_plain(name)], default=None)
+    return named if named is not None and found[named] else max(found, key=found.__getitem__, default=named)
 
 
-def _first(named: Mapping[str, str], known: Mapping[str, int]) -> str | None:
-    found = [(known[plain], name) for name, plain in named.items() if plain in known]
-    return min(found)[1] if found else None
+def _title_place(name: str) -> int | None:
+    """How well a name says title: as one of the known names, or by its end; None for others, and names of users."""
+    plain = _plain(name)
+    if plain in _TITLES or is_known(name, "user"):
+        return _TITLES.get(plain)
+    ends = [place for word, place in _TITLES.items() if plain.endswith(word)]
+    return len(_TITLES) + min(ends) if ends else None
 
 
 def _plain(name: str) -> str:

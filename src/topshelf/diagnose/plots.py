@@ -246,9 +246,11 @@ def lambda_weights(k: int, size: int, small: float) -> Figure:
 
 def step_times(diagnosis: Diagnosis) -> Figure:
     figure, (axes,) = charts.figure(7, 1.2 + 0.45 * len(diagnosis.timings))
-    milliseconds = [1000 * timing.seconds for timing in diagnosis.timings]
+    values, texts = zip(
+        *((1000 * one.seconds, charts.milliseconds(one.seconds)) for one in diagnosis.timings), strict=True
+    )
     labels = [f"{timing.label} ({timing.negatives})" for timing in diagnosis.timings]
-    charts.bars(axes, labels, milliseconds, [f"{value:.3g} ms" for value in milliseconds])
+    charts.bars(axes, labels, values, texts)
     axes.margins(x=0.18)
     first = diagnosis.timings[0]
     axes.set_xlabel("milliseconds per step, forward and backward")

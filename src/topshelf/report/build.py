@@ -115,7 +115,7 @@ def _headline(page: Page, runs: Sequence[Shown]) -> None:
         for base in ("recall", "hit_rate", "coverage"):
             if (other := run.mean(f"{base}@{run.config.k}")) is not None:
                 facts.append((metric_name(f"{base}@{run.config.k}"), f"{other:.4f}"))
-        facts.append(("training", f"{run.fitted.seconds:,.1f} s"))
+        facts.append(("training", _took(run.fitted.seconds)))
         page.tiles(facts)
 
 
@@ -128,8 +128,12 @@ def _bests(runs: Sequence[Shown]) -> list[tuple[str, Cell]]:
             value, name = max(known)
             facts.append((f"best {metric_name(metric)}", Cell(f"{value:.4f}", name)))
     quickest = min(runs, key=lambda run: run.fitted.seconds)
-    facts.append(("quickest training", Cell(f"{quickest.fitted.seconds:,.1f} s", quickest.name)))
+    facts.append(("quickest training", Cell(_took(quickest.fitted.seconds), quickest.name)))
     return facts
+
+
+def _took(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds >= 0.05 else "under 0.1 s"
 
 
 def _lengths(page: Page, runs: Sequence[Shown]) -> None:

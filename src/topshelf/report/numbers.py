@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from topshelf import charts
 from topshelf.bench import tables
-from topshelf.bench.activity import by_activity
+from topshelf.bench.activity import by_activity, item_range
 from topshelf.bench.summary import compared
 from topshelf.bench.tables import metric_name
 from topshelf.evaluation import conditions
@@ -149,7 +149,7 @@ def activity_section(page: Page, runs: Sequence[Shown]) -> None:
         values = [scores[name, *group].score for group in groups]
         cells = [Cell(f"{x:.4f}", is_best=round(x, 4) == best) for x, best in zip(values, bests, strict=True)]
         rows.append((name, *cells))
-    header = ("run", *(f"{low} to {high}" for low, high in groups))
+    header = ("run", *(item_range(*group) for group in groups))
     said = f"{metric_name(found[0].metric)} by items in train"
     users = ", ".join(f"{scores[names[0], *group].users:,}" for group in groups)
     with page.beside():

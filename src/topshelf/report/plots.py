@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from topshelf import charts
-from topshelf.bench.activity import Activity
+from topshelf.bench.activity import Activity, item_range
 from topshelf.bench.tables import metric_name
 from topshelf.diagnose.examine import Epoch
 from topshelf.report.shown import Shown
@@ -100,9 +100,9 @@ def by_activity(found: Sequence[Activity]) -> bytes:
         own = [one for one in found if one.place.method == name]
         axes.plot(range(len(own)), [one.score for one in own], **charts.line(place, name))
         for at, one in enumerate(own):
-            text = f"{name}, {one.low} to {one.high} items, {one.users:,} users: {one.score:.4f}"
+            text = f"{name}, {item_range(one.low, one.high)} items, {one.users:,} users: {one.score:.4f}"
             _mark(axes, place, at, one.score, text, is_ring=False, is_small=False)
-    axes.set_xticks(range(len(groups)), [f"{low} to {high}" for low, high in groups])
+    axes.set_xticks(range(len(groups)), [item_range(*group) for group in groups])
     axes.set(xlabel="items in train", ylabel=metric_name(found[0].metric))
     axes.set_ylim(bottom=0)
     if len(names) > 1:

@@ -62,11 +62,13 @@ def forget(
     from the start, without them. Metrics that were measured before a refit on everything are means over people, and
     stay. ``out`` keeps the result in a new folder,
     ``replaced`` puts it in the place of the old one; either is searched for the ids, and refused if one is left.
+    With ``refit``, ``users`` may be empty or gone already: what was learned with those forgotten before is trained
+    again.
     """
     old = opened(run, "forgetting users", allow)
     if replaced and isinstance(run, Fitted):
         raise ConfigError("replaced must be False where the run is not a folder; give its path")
-    rows, unknown = _rows(old, users)
+    rows, unknown = _rows(old, users, may_be_none=refit and _owes(old))
     names = old.dataset.split.users.ids(rows)
     n_before = _n_interactions(old.dataset)
     dataset = replace(old.dataset, split=without_users(old.dataset.split, rows), notes=())
@@ -81,13 +83,19 @@ def forget(
     return Forgotten(fitted, len(rows), n_gone, unknown, owing, found[-1] if found else None)
 
 
-def _rows(run: Fitted, users: Sequence[Any]) -> tuple[np.ndarray, tuple[Any, ...]]:
+def _owes(run: Fitted) -> bool:
+    """Whether users were forgotten before, and what all users share was not trained again since."""
+    steps = [step.get("refit") for step in run.origin.lineage if step.get("kind") == "forget"]
+    return bool(steps) and steps[-1] is False
+
+
+def _rows(run: Fitted, users: Sequence[Any], *, may_be_none: bool) -> tuple[np.ndarray, tuple[Any, ...]]:
     given = list(dict.fromkeys([users] if isinstance(users, str | int) else users))
     known = run.dataset.split.users
     found = known.find(given)
     unknown = tuple(user for user, row in zip(given, found.tolist(), strict=True) if row == UNKNOWN)
     rows = np.unique(found[found != UNKNOWN])
-    if not len(rows):
+    if not len(rows) and not may_be_none:
         like = ", ".join(map(repr, known.ids(range(min(3, len(known))))))
         got = ", ".join(map(repr, given[:3])) or "none"
         raise DataError(f"users must name users of the run, such as {like}, got {got}")

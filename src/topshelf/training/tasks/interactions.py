@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -171,7 +172,9 @@ class InteractionsTask(CatalogueTask):
         return lines
 
     def usage(self, out: str) -> str:
-        return f"recommend: topshelf recommend {out} --user ID"
+        user = str(self.split.users.ids([0])[0])
+        named = [f"--user={user}"] if user.startswith("-") else ["--user", user]
+        return f"recommend: {shlex.join(['topshelf', 'recommend', out, *named])}"
 
     def check(self, config: BaseConfig, name: str) -> None:
         super().check(config, name)
