@@ -147,9 +147,12 @@ def test_the_general_settings_are_the_committed_result():
 def test_the_strength_and_the_prior_are_the_committed_result():
     page = (ROOT / "docs" / "losses" / "popularity.md").read_text()
     result = result_of("item_prior")
-    for made in (item_prior.table, item_prior.chosen_table, item_prior.race_table):
+    race = (item_prior.race_table, item_prior.left_out_table, item_prior.slack_table)
+    for made in (item_prior.table, item_prior.chosen_table, *race):
         assert made(result["rows"]) in page
     assert result["date"] in page
+    for row in item_prior.race_table(result["rows"]).splitlines()[2:]:
+        assert float(row.split("|")[6].strip(" %")) >= 0.0, row  # "On none of these rows is the default below softmax."
     # What the page says of popularity holds at every point: stronger weights and lower priors make lists more popular.
     for name in {row["data"] for row in result["rows"]}:
         points = item_prior.by_point(result["rows"], name)
@@ -163,9 +166,30 @@ def test_the_strength_and_the_prior_are_the_committed_result():
 def test_the_replayed_race_has_the_constants_of_the_race():
     raced = LOSSES["slatk"].raced["tau_weight"]
     assert [*item_prior.RACED[:-1], 500.0] == list(raced)
-    assert TrainSettings().race_epochs == item_prior.RACE
-    assert (item_prior.FAR_BEHIND, item_prior.NEAR) == (race._FAR_BEHIND, race._NEAR)
+    assert TrainSettings().race_epochs == item_prior.RULE.epochs
+    assert (item_prior.RULE.far_behind, item_prior.RULE.near) == (race._FAR_BEHIND, race._NEAR)
     assert TrainSettings().validate_every == item_prior.EVERY
+
+
+def test_constants_are_chosen_without_the_dataset_that_is_left_out():
+    """Splits of one dataset are left out together, and of equally good rules the cheapest is taken."""
+    scores = {  # epochs 5, 10, 15, 20, ..., 40 for tau_weight 3, 5 and the softmax loss
+        "a": ([0.20] * 8, [0.15] * 8, [0.195] * 3 + [0.1999] * 5),
+        "b": ([0.20] * 8, [0.15] * 8, [0.10] * 8),
+        "b-temporal": ([0.20] * 8, [0.15] * 8, [0.10] * 8),
+    }
+    rows = [
+        {"data": data, "seed": 10, "prior": 0.0, "tau_weight": tau_weight, "valid": {"ndcg@20": curve[-1]}}
+        | {"curve": " ".join(map(str, curve))}
+        for data, curves in scores.items()
+        for tau_weight, curve in zip(item_prior.RACED, curves, strict=True)
+    ]
+    runs = item_prior.default_runs(rows)
+    assert item_prior.best_rule({key: found for key, found in runs.items() if key[0] != "a"}).epochs == 10
+    first, *others = item_prior.left_out_table(rows).splitlines()[2:]
+    assert first.startswith("| a | 10 | 10,")
+    assert [line.split("|")[1].strip() for line in others] == ["b", "b-temporal"]
+    assert all(line.split("|")[3] == others[0].split("|")[3] for line in others)  # left out together
 
 
 def test_the_comparison_of_trees_is_the_committed_result():

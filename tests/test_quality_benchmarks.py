@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from benchmarks.harness import MOVIELENS, RESULTS, ROOT
 from benchmarks.quality import auto, leaderboard, processes
-from benchmarks.studies import sparse_ease
+from benchmarks.studies import graph_filter_rule, sparse_ease
 from topshelf.blending import blend
 from topshelf.config import assemble
 from topshelf.data import Dataset, generate, make_split
+from topshelf.models import GraphFilter, graph_filter
+from topshelf.queries import Context
+from topshelf.registry import settings
 from topshelf.training import fit
 from topshelf.training.build import resolve
 
@@ -61,7 +65,13 @@ def test_weights_are_those_of_a_blend_and_the_test_part_is_measured_with_refitte
 
 
 @pytest.mark.parametrize(
-    ("command", "page"), [(auto, "auto.md"), (leaderboard, "models/measured.md"), (sparse_ease, "models/measured.md")]
+    ("command", "page"),
+    [
+        (auto, "auto.md"),
+        (leaderboard, "models/measured.md"),
+        (sparse_ease, "models/measured.md"),
+        (graph_filter_rule, "models/measured.md"),
+    ],
 )
 def test_the_pages_have_the_committed_results(command, page):
     rows = json.loads((RESULTS / f"{command.__name__.rpartition('.')[2]}.json").read_text())["rows"]
@@ -95,3 +105,38 @@ def test_two_processes_are_compared_with_one_of_the_same_epochs():
 def test_the_page_of_processes_has_the_committed_results():
     rows = json.loads((RESULTS / "processes.json").read_text())["rows"]
     assert processes.compared(rows) in (ROOT / "docs" / "scale-out.md").read_text()
+
+
+def test_the_rule_of_the_study_is_that_of_the_graph_filter_and_not_worse_than_what_was_before():
+    rows = json.loads((RESULTS / "graph_filter_rule.json").read_text())["rows"]
+    assert (graph_filter_rule.PER_DIRECTION, graph_filter_rule.DENSE_CELLS) == (
+        graph_filter._PER_DIRECTION,
+        graph_filter._DENSE_CELLS,
+    )
+    found = graph_filter_rule.grids(rows)
+    for row in rows:
+        dim, low_pass, item_power, user_power = graph_filter_rule.by_rule(row)
+        assert dim == graph_filter.dim_of(row["interactions"])
+        defaults = settings(GraphFilter)
+        assert (low_pass, user_power) == (defaults["low_pass"], defaults["user_power"])
+        before = found[row["data"]][graph_filter_rule.BEFORE]
+        assert found[row["data"]][dim, low_pass, item_power, user_power] >= 0.99 * before
+
+
+def test_points_of_the_grid_are_those_of_separate_fits():
+    """The study scales one wide fit; each point must rank as a fit with those settings does."""
+    split = make_split(generate(80, 50, interactions_per_user=10, seed=3), seed=0)
+    score = graph_filter_rule.sampled(split)
+    users = torch.bincount(split.train.ragged().indices)
+
+    def fitted(**more):
+        model = GraphFilter(split.n_users, split.n_items, **more)
+        model.fit(Context(split.train.ragged(), split.n_items))
+        return model
+
+    wide, points = fitted(dim=32, item_power=0.5, low_pass=1.0), 0
+    for dim, low_pass, item_power in graph_filter_rule.pointed(wide, float(users[users > 0].double().mean())):
+        alone = fitted(dim=dim, low_pass=low_pass, item_power=item_power)
+        assert score(wide) == pytest.approx(score(alone), rel=0.02)
+        points += 1
+    assert points == len(graph_filter_rule.ITEM_POWERS) * (1 + 2 * (len(graph_filter_rule.LOW_PASS) - 1))

@@ -8,16 +8,24 @@ with the same settings and number of epochs. The test part is measured once for 
 validation puts first. PUBLISHED is the best row of the public leaderboard and our own row before there was a blend.
 Finished fits are kept in ``--work``: the same command goes on where it was stopped. ``--valid`` stops before the test
 part is measured. ``--quick`` takes item-kNN and sparse EASE.
+
+    python -m benchmarks.quality.leaderboard --json benchmarks/results/leaderboard.json --work FOLDER --choose NAME
+
+finds the settings of a part: each point of ``GRIDS`` is fitted on what was not held out, and measured on a fifth of the
+users of what was: alone, and in the sum with the ``--parts``, all with the weight 1. The test part is not read. Points
+that the file has are not made again. ``PARTS`` has the point with the best sum.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Benchmark, Row
+from benchmarks.harness import Benchmark, Row, keep
 from benchmarks.harness import table as table_of
 from topshelf.blending import WeightSearch, combined
 from topshelf.config import RunConfig, assemble
@@ -32,16 +40,30 @@ PARTS: dict[str, Row] = {
         "model": {"name": "graph_filter", "dim": 1024, "low_pass": 1.0, "item_power": 0.3, "neighbours": 200},
     },
     "item-kNN": {"model": {"name": "itemknn"}},
-    "iALS": {"model": {"name": "ials", "dim": 128, "iterations": 8}},
+    "iALS": {"model": {"name": "ials", "dim": 256, "alpha_ratio": 30.0, "l2_ratio": 0.15, "iterations": 4}},
     "MF, softmax": {
-        "model": {"name": "mf", "dim": 256}, "loss": {"name": "softmax", "tau": 0.08}, "train": TRAIN,
+        "model": {"name": "mf", "dim": 256}, "loss": {"name": "softmax", "tau": 0.08},
+        "negatives": {"kind": "shared", "n": 4096}, "train": {**TRAIN, "batch_size": 1024},
     },
     "MF, SL@20": {
         "model": {"name": "mf", "dim": 64}, "loss": {"name": "slatk", "tau": 0.1, "tau_weight": 1.0},
         "threshold": {"every": 5}, "train": TRAIN,
     },
 }  # fmt: skip
-DEFAULT, QUICK = ("sparse EASE", "graph filter", "MF, softmax", "MF, SL@20"), ("item-kNN", "sparse EASE")
+GRIDS: dict[str, list[Row]] = {
+    "graph filter": [
+        {"dim": dim, "low_pass": low_pass, "item_power": item_power}
+        for dim, low_pass, item_power in ((512, 1.0, 0.3), (1024, 1.0, 0.3), (2048, 1.0, 0.3), (2048, 0.5, 0.3))
+    ],
+    "iALS": [
+        {"dim": dim, "alpha_ratio": alpha, "l2_ratio": l2}
+        for dim, alpha, l2 in (
+            (128, 10.0, 0.6), (256, 10.0, 0.4), (256, 10.0, 0.2), (256, 30.0, 0.3), (256, 30.0, 0.15),
+        )
+    ],
+}  # fmt: skip
+SHARE = 5  # every so many-th user, in the choice of settings
+DEFAULT, QUICK = ("sparse EASE", "graph filter", "iALS"), ("item-kNN", "sparse EASE")
 
 
 def source() -> str:
@@ -52,9 +74,9 @@ def source() -> str:
     return str(path)
 
 
-def config_of(part: str) -> RunConfig:
+def config_of(part: str, changed: Row | None = None) -> RunConfig:
     settings = PARTS[part]
-    more = {**settings, "evaluate": {"cutoffs": [K], "auc": False}}
+    more = {**settings, "model": settings["model"] | (changed or {}), "evaluate": {"cutoffs": [K], "auc": False}}
     config = assemble(
         data=source(), model=settings["model"]["name"], loss=settings.get("loss", {}).get("name", "softmax"), k=K,
         seed=SEED, more=more,
@@ -87,6 +109,29 @@ def chosen(fits: dict[str, Fitted]) -> Row:
         for (part, fitted), valid, weight in zip(fits.items(), own, weights, strict=True)
     ]
     return {"parts": rows, "valid": score, "scales": search.scales}
+
+
+def choices(part: str, fits: dict[str, Fitted], dataset: Any, done: list[Row]) -> Iterator[Row]:
+    """A row for each point of the part's grid that is not done: its score alone, and in the sum with the fits."""
+    made = {json.dumps([row["part"], row["settings"], row["with"]]) for row in done}
+    for settings in GRIDS[part]:
+        if json.dumps([part, settings, list(fits)]) in made:
+            continue
+        fitted = fit(config_of(part, settings), dataset)
+        search = WeightSearch([*fits.values(), fitted])
+        search.users = search.users[::SHARE]
+        alone, total = (search.valid_score([*[weight] * len(fits), 1.0]) for weight in (0.0, 1.0))
+        row = {"part": part, "settings": settings, "with": list(fits), "alone": alone, "sum": total}
+        yield {**row, "seconds": round(fitted.seconds, 1)}
+
+
+def choice_table(rows: list[Row]) -> str:
+    """What the grids gave."""
+    lines = []
+    for row in rows:
+        said = ", ".join(f"{name} {value:g}" for name, value in row["settings"].items())
+        lines.append([row["part"], said, f"{row['alone']:.4f}", " + ".join(row["with"]), f"{row['sum']:.4f}"])
+    return table_of(("part", "settings", "alone", "in the sum with", "the sum"), lines)
 
 
 def tested(fits: dict[str, Fitted], choice: Row, work: Path) -> list[Row]:
@@ -123,12 +168,22 @@ def main() -> None:
     add = bench.parser.add_argument
     add("--work", type=Path, required=True, help="where finished fits are kept")
     add("--parts", nargs="+", default=list(DEFAULT), metavar="NAME", help=f"of: {'; '.join(PARTS)}")
+    add("--choose", metavar="NAME", help=f"find the settings of a part, of: {'; '.join(GRIDS)}")
     add("--valid", action="store_true", help="stop before the test part is measured")
     options = bench.parse()
     bench.check("--parts", options.parts, list(PARTS))
+    bench.check("--choose", [options.choose] if options.choose else [], list(GRIDS))
     dataset = load_dataset(config_of(options.parts[0]))
     options.work.mkdir(parents=True, exist_ok=True)
     fits = {part: made(part, dataset, options.work / _folder(part)) for part in options.parts}
+    if options.choose:
+        rows = bench.held("choices")
+        for row in choices(options.choose, fits, dataset, rows):
+            rows.append(row)
+            if options.json is not None:
+                keep(options.json, choices=rows)
+        print(choice_table(rows))
+        return
     choice = chosen(fits)
     for row in choice["parts"]:
         print(f"{row['part']}: validation NDCG@20 {row['valid']:.4f}, weight {row['weight']:g}")

@@ -17,6 +17,8 @@ import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
 from benchmarks.harness import ELECTRONIC, FOOD, HEALTH, MOVIELENS, Benchmark, Row, each
 from benchmarks.harness import table as table_of
@@ -57,9 +59,20 @@ POINTS: tuple[tuple[float | None, float], ...] = (
 # How many of them on which data; on all others the first three, SL@K's strength alone.
 N_POINTS = {MOVIELENS: 12, HEALTH: 12, "movielens-1m": 5, FOOD: 5, ELECTRONIC: 5}
 LEAST_POINTS = 3
-# The default race: epochs, how far behind after half of them is too far, and how near is near enough at the end.
-RACED, RACE, FAR_BEHIND, NEAR = (3.0, 5.0, None), 20, 0.85, 0.98
+RACED = (3.0, 5.0, None)  # the values of the default race
 EVERY = 5  # epochs between two validations
+
+
+class Rule(NamedTuple):
+    """The constants of the race: epochs, how far behind after half of them is too far, and what is near at the end."""
+
+    epochs: int = 20
+    far_behind: float = 0.85
+    near: float = 0.98
+
+
+RULE = Rule()  # of topshelf.training.race
+RULES = [Rule(*some) for some in product((10, 20, 30, 40), (0.75, 0.8, 0.85, 0.9), (1.0, 0.99, 0.98, 0.97, 0.95))]
 
 
 @dataclass(frozen=True)
@@ -169,16 +182,16 @@ def chosen_table(rows: list[Row]) -> str:
     return table_of(heads, lines)
 
 
-def raced(runs: dict[float | None, Row]) -> tuple[float | None, int]:
-    """The tau_weight that the default race chooses, and the epochs of those that lost; None: the softmax loss.
+def raced(runs: dict[float | None, Row], rule: Rule = RULE) -> tuple[float | None, int]:
+    """The tau_weight that the race chooses by a rule, and the epochs of those that lost; None: the softmax loss.
 
     Replayed on the curves of one seed. The race's weakest value, 500, is the softmax loss but for 0.1% of its gradient.
     """
-    half, whole = RACE // 2, RACE
+    half, whole = rule.epochs // 2, rule.epochs
     best = max(up_to(row, half) for row in runs.values())
-    left = {tau_weight for tau_weight, row in runs.items() if up_to(row, half) >= FAR_BEHIND * best}
+    left = {tau_weight for tau_weight, row in runs.items() if up_to(row, half) >= rule.far_behind * best}
     most = max(up_to(runs[tau_weight], whole) for tau_weight in left)
-    near = [one for one in RACED if one in left and up_to(runs[one], whole) >= NEAR * most]
+    near = [one for one in RACED if one in left and up_to(runs[one], whole) >= rule.near * most]
     chosen = near[-1]
     lost = sum(whole if tau_weight in left else half for tau_weight in runs if tau_weight != chosen)
     return chosen, lost
@@ -189,22 +202,86 @@ def up_to(row: Row, epoch: int) -> float:
     return max(float(score) for score in row["curve"].split()[: epoch // EVERY])
 
 
-def race_table(rows: list[Row]) -> str:
-    """Default runs: the softmax loss, SL@K as it was, and what the race makes of it."""
-    lines = []
-    runs: dict[tuple[str, int], dict[float | None, Row]] = {}
+Runs = dict[tuple[str, int], dict[float | None, Row]]
+
+
+def default_runs(rows: list[Row]) -> Runs:
+    """What the race is replayed on, by data and seed: the runs without a prior, where all of its values are there."""
+    runs: Runs = {}
     for row in rows:
         if row["prior"] == 0 and row["tau_weight"] in RACED:
             runs.setdefault((row["data"], row["seed"]), {})[row["tau_weight"]] = row
-    for (name, seed), found in runs.items():
-        if len(found) < len(RACED):
-            continue
+    return {key: found for key, found in runs.items() if len(found) == len(RACED)}
+
+
+def race_table(rows: list[Row]) -> str:
+    """Default runs: the softmax loss, SL@K as it was, and what the race makes of it."""
+    lines = []
+    for (name, seed), found in default_runs(rows).items():
         chosen, lost = raced(found)
         softmax, before, now = (found[one]["valid"][METRIC] for one in (None, 3.0, chosen))
         cells = [name, seed, f"{softmax:.4f}", f"{before:.4f}", f"{now:.4f}", f"{now / softmax - 1:+.1%}"]
         n_epochs = len(found[chosen]["curve"].split()) * EVERY
         lines.append([*cells, "softmax" if chosen is None else f"{chosen:g}", f"{lost} of {n_epochs}"])
     heads = ("data", "seed", "softmax", "tau_w 3", "race", "over softmax", "chosen", "epochs of the others")
+    return table_of(heads, lines)
+
+
+def source_of(name: str) -> str:
+    """Splits of one dataset are left out together."""
+    return name.removesuffix("-temporal").removesuffix("-popularity")
+
+
+def share_of_best(runs: Runs, rule: Rule) -> tuple[float, float]:
+    """Of what the best of the three values has in the end, the mean share of the chosen one; epochs that were lost."""
+    shares, lost = [], []
+    for found in runs.values():
+        chosen, epochs = raced(found, rule)
+        shares.append(found[chosen]["valid"][METRIC] / max(row["valid"][METRIC] for row in found.values()))
+        lost.append(epochs)
+    return statistics.mean(shares), statistics.mean(lost)
+
+
+def best_rule(runs: Runs) -> Rule:
+    """The largest share of the best; of equal ones (to 0.01%) that with the fewest lost epochs, then ours."""
+
+    def worth(rule: Rule) -> tuple[float, float, float]:
+        share, lost = share_of_best(runs, rule)
+        away = abs(rule.far_behind - RULE.far_behind) + abs(rule.near - RULE.near)
+        return round(share, 4), -lost, -away
+
+    return max(RULES, key=worth)
+
+
+def left_out_table(rows: list[Row]) -> str:
+    """Each dataset with the shipped constants, and with those that all other datasets choose from ``RULES``."""
+    runs, lines = default_runs(rows), []
+    sources = list(dict.fromkeys(source_of(name) for name, _ in runs))
+    for source in sources if len(sources) > 1 else []:
+        rule = best_rule({key: found for key, found in runs.items() if source_of(key[0]) != source})
+        for (name, seed), found in runs.items():
+            if source_of(name) == source:
+                best = max(row["valid"][METRIC] for row in found.values())
+                cells = [name, seed, f"{rule.epochs}, {rule.far_behind:g}, {rule.near:g}"]
+                for some in (RULE, rule):
+                    value = found[raced(found, some)[0]]["valid"][METRIC]
+                    cells += [f"{value / found[None]['valid'][METRIC] - 1:+.1%}", f"{value / best - 1:+.1%}"]
+                lines.append(cells)
+    heads = ("data", "seed", "chosen by the others", "shipped: over softmax", "shipped: of the best")
+    return table_of((*heads, "theirs: over softmax", "theirs: of the best"), lines)
+
+
+def slack_table(rows: list[Row]) -> str:
+    """How much room the constants have: the race with other epochs and other nearness."""
+    runs, lines = default_runs(rows), []
+    for epochs in dict.fromkeys(rule.epochs for rule in RULES):
+        for near in dict.fromkeys(rule.near for rule in RULES):
+            rule = Rule(epochs, RULE.far_behind, near)
+            share, lost = share_of_best(runs, rule)
+            chosen = [(found[raced(found, rule)[0]], found[None]) for found in runs.values()]
+            worst = min(one["valid"][METRIC] / softmax["valid"][METRIC] - 1 for one, softmax in chosen)
+            lines.append([epochs, f"{near:g}", f"{share - 1:+.2%}", f"{worst:+.1%}", f"{lost:.0f}"])
+    heads = ("epochs", "near", "mean, of the best", "worst, over softmax", "epochs of the others")
     return table_of(heads, lines)
 
 
@@ -219,7 +296,8 @@ def main() -> None:
     for row in each(measure, wanted, options.jobs):
         rows = [*rows, row]
         benchmark.write(metric=METRIC, rows=rows)
-    print(table(rows), chosen_table(rows), race_table(rows), sep="\n\n")
+    for made in (table, chosen_table, race_table, left_out_table, slack_table):
+        print(made(rows), end="\n\n")
 
 
 if __name__ == "__main__":

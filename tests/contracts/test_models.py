@@ -46,18 +46,20 @@ def test_a_step_of_every_loss_moves_every_parameter(name, loss):
 
 @EVERY
 def test_what_a_model_keeps_is_as_large_as_it_says(name):
-    """Bytes, of two sizes: dim numbers a user and twice as many an item, or a weight for every two items."""
+    """Bytes, of two sizes: dim numbers a user and twice as many an item, or a weight for every two
+    items or for every item and neighbour."""
     for n_users, n_items in ((50, 40), (90, 160)):
         done = fit(
             run_config(model=name, epochs=1), Dataset("generated", make_split(generate(n_users, n_items, seed=1)))
         )
         kept = sum(value.numel() * value.element_size() for value in done.model.state_dict().values())
-        dim = done.config.model.settings.get("dim", 1)
+        dim = int(done.config.model.settings.get("dim", done.model.derived().get("dim", 1)))  # or what the data decided
         networks = 16 * dim * dim
         if "n_items^2" in inspect.getdoc(MODELS[name]):
             assert kept <= 8 * n_items**2 + 8 * (n_items + 1)
         else:
-            assert kept <= 4 * dim * (n_users + 2 * n_items) + networks
+            neighbours = min(n_items, done.config.model.settings.get("neighbours", 0))  # weights, each with its index
+            assert kept <= 4 * dim * (n_users + 2 * n_items) + networks + 8 * neighbours * n_items
 
 
 @EVERY

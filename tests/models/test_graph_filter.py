@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topshelf.errors import ConfigError
-from topshelf.models import GraphFilter
-from topshelf.models.graph_filter import low_frequencies
+from topshelf.models import GraphFilter, graph_filter
+from topshelf.models.graph_filter import dim_of, low_frequencies
+from topshelf.models.item_item import SparseItemItem
 from topshelf.ragged import ragged_from_pairs
 from vectors import fit_to, vectors_of
 
@@ -89,7 +90,7 @@ def test_the_powers_of_the_paper_are_its_filter():
 @pytest.mark.parametrize("neighbours", [1, 4])
 def test_the_strongest_weights_of_the_linear_filter_are_kept_and_the_error_is_stated(neighbours):
     x, positives = problem(2)
-    model = fitted(positives, low_pass=0.0, neighbours=neighbours)
+    model = fitted(positives, low_pass=0.0, item_power=0.4, neighbours=neighbours)
     whole = reference(x, 1, 0.0, 0.7, 0.4)
     kept = np.zeros_like(whole)
     for j in range(N_ITEMS):
@@ -98,7 +99,7 @@ def test_the_strongest_weights_of_the_linear_filter_are_kept_and_the_error_is_st
     np.testing.assert_allclose(table(model), kept, rtol=1e-4, atol=1e-6)
     away = np.linalg.norm(whole - kept) / np.linalg.norm(whole)
     assert model.derived()["weight_error"] == pytest.approx(away, rel=1e-4)
-    other = GraphFilter(N_QUERIES, N_ITEMS, low_pass=0.0, neighbours=neighbours)
+    other = GraphFilter(N_QUERIES, N_ITEMS, low_pass=0.0, item_power=0.4, neighbours=neighbours)
     other.load_state_dict(model.state_dict())
     assert other.derived() == model.derived()
 
@@ -121,6 +122,54 @@ def test_items_without_interactions_have_no_weight():
     np.testing.assert_allclose(votes[:, 2:], 0, atol=1e-6)
     nothing = ragged_from_pairs(torch.tensor([], dtype=torch.int64), torch.tensor([], dtype=torch.int64), 3)
     assert (table(fitted(nothing, n_items=5)) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("n_users", "n_items", "of_each", "dim", "power"),
+    [
+        (100, 40, 8, 16, 0.5),  # little data, and dense
+        (2000, 3000, 20, 16, 0.3),  # 40,000 interactions in 0.67% of the cells: 15.6 directions
+        (3000, 2000, 40, 64, 0.5),  # 120,000, 46.9 directions, in 2% of the cells
+    ],
+)
+def test_what_is_not_given_follows_from_the_data(n_users, n_items, of_each, dim, power):
+    draw = np.random.default_rng(0)
+    items = np.concatenate([draw.choice(n_items, of_each, replace=False) for _ in range(n_users)])
+    rows = np.repeat(np.arange(n_users), of_each)
+    positives = ragged_from_pairs(torch.from_numpy(rows), torch.from_numpy(items), n_users)
+    model = fitted(positives, n_items, neighbours=5)
+    derived = model.derived()
+    assert (derived["dim"], derived["item_power"]) == (dim, power)
+    given = fitted(positives, n_items, neighbours=5, dim=dim, item_power=power)
+    assert set(given.derived()) == {"weight_error"}
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in given.state_dict().items())
+    again = GraphFilter(n_users, n_items, neighbours=5)
+    again.load_state_dict(model.state_dict())
+    assert again.derived() == derived
+
+
+def test_the_number_of_directions_is_a_power_of_two_within_its_limits():
+    assert [dim_of(n) for n in (0, 1, 57_947, 167_156, 601_311, 1e9)] == [16, 16, 32, 64, 256, 512]
+
+
+def test_a_basis_of_another_catalogue_is_refused():
+    positives = problem()[1]
+    state = fitted(positives).state_dict()
+    for wrong in (torch.zeros(N_ITEMS + 1, 3), torch.zeros(3)):
+        with pytest.raises(RuntimeError, match="basis"):
+            GraphFilter(N_QUERIES, N_ITEMS).load_state_dict({**state, "basis": wrong})
+
+
+def test_memory_is_checked_again_when_the_data_have_decided_the_size(monkeypatch):
+    monkeypatch.setattr(graph_filter, "_PER_DIRECTION", 0.1)
+    monkeypatch.setattr(SparseItemItem, "_is_dense", lambda self: False)
+    positives = problem()[1]
+    enough = 20 * N_ITEMS * N_ITEMS
+    few = 20 * N_ITEMS * (1 + 1 + 3 * 16 // 5)
+    assert few < enough
+    fitted(positives, neighbours=1, memory=enough)
+    with pytest.raises(ConfigError, match="GraphFilter over 14 items needs"):
+        fitted(positives, neighbours=1, memory=few)
 
 
 def test_what_needs_more_than_the_memory_is_refused():

@@ -52,13 +52,16 @@ class SparseItemItem(ItemItem):
 
     def __init__(self, n_queries: int, n_items: int, memory: float, most: int = 0) -> None:
         super().__init__(n_queries, n_items)
-        listed = _LISTED * n_items * min(n_items, most)
-        needed = _CELL * n_items**2 if self._is_dense() else listed
-        check_memory(type(self).__name__, n_items, needed, memory)
         self.memory = memory
+        self._check_memory(most)
         self.register_buffer("indptr", torch.zeros(n_items + 1, dtype=torch.int64))
         self.register_buffer("indices", torch.zeros(0, dtype=torch.int32))
         self.register_buffer("values", torch.zeros(0))
+
+    def _check_memory(self, most: int) -> None:
+        listed = _LISTED * self.n_items * min(self.n_items, most)
+        needed = _CELL * self.n_items**2 if self._is_dense() else listed
+        check_memory(type(self).__name__, self.n_items, needed, self.memory)
 
     def weights_from(self, histories: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
         """The weights (n_items, n_items) from histories (n_queries, n_items): row j has those that item j is scored by.
