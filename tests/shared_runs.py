@@ -63,6 +63,7 @@ CASES = {
     "history": {"model": {"name": "history"}, "loss": {"name": "softmax"}, "train": {"learning_rate": 0.01}},
 }
 # Those that every process must have all items for.
+HALF = {"loss": {"name": "slatk"}, "model": {"tables": "bfloat16"}, "train": {"optimizer": "row_adam"}}
 REPLICATED = {
     "slatk, by rows": {
         "loss": {"name": "slatk"},
@@ -170,6 +171,7 @@ def default(folder):
     """Everything that the default suite looks at, in one start."""
     found = {name: train(case) for name, case in {**CASES, **REPLICATED}.items()}
     found |= {f"{name}, sliced": train(case, SHARDED) for name, case in CASES.items()}
+    found["bfloat16"] = train(HALF)
     found["refused"] = {name: refusal(lambda case=case: train(case)) for name, case in REFUSED.items()}
     found["seed"] = refusal(lambda: fit(config_of({"seed": current().rank}), dataset()))
     found["data"] = refusal(lambda: fit(config_of({}), dataset(150 - current().rank)))

@@ -69,6 +69,18 @@ def test_two_processes_with_slices_of_the_items_equal_one(found, name):
     compare(found, f"{name}, sliced", CASES[name])
 
 
+def test_tables_of_bfloat16_are_the_same_on_all_processes_and_near_those_of_one(found):
+    """Rounding at random turns a difference in the last bit of a gradient into one of a bfloat16 number."""
+    main, other = (process["bfloat16"] for process in found)
+    alone = shared_runs.train(shared_runs.HALF)
+    assert main["records"] == other["records"]
+    for table, weights in main["weights"].items():
+        assert weights.dtype == torch.bfloat16
+        assert torch.equal(weights, other["weights"][table])
+    losses = [[record["loss"] for record in one["records"]] for one in (main, alone)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
 def test_partitions_and_thresholds_over_slices_are_those_of_the_whole_catalogue(found):
     for process in found:
         result = process["partition"]["slices"]
