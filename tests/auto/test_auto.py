@@ -207,13 +207,14 @@ class Evaluated:
         return {"ndcg@5": 0.25}
 
 
-def test_asked_to_stop_it_leaves_the_best_so_far(few, monkeypatch, tmp_path):
+@pytest.mark.parametrize("stop", [StoppedEarly("asked to stop"), KeyboardInterrupt()])
+def test_asked_to_stop_it_leaves_the_best_so_far(few, monkeypatch, tmp_path, stop):
     calls, tune = [], race.tune
 
     def stopped(*given, **more):
         calls.append(more)
         if len(calls) > 2:
-            raise StoppedEarly("asked to stop")
+            raise stop
         return tune(*given, **more)
 
     monkeypatch.setattr(race, "tune", stopped)
@@ -221,6 +222,13 @@ def test_asked_to_stop_it_leaves_the_best_so_far(few, monkeypatch, tmp_path):
     assert sum(one.weight > 0 for one in found.tried) == 1
     assert "the best when the search was stopped" in found.why()[0]
     assert load(tmp_path / "best").is_finished
+
+
+def test_stopped_before_anything_was_measured_it_says_so(few, monkeypatch, tmp_path):
+    monkeypatch.setattr(race.Race, "_enter", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(StoppedEarly, match="stopped before a candidate was measured"):
+        auto("synthetic", k=5, budget=200, out=tmp_path / "best")
+    assert not (tmp_path / "best").exists()
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_what_is_wrong_with_a_setting_is_said(variables, given, message):
 
 
 def test_the_run_must_be_named():
-    with pytest.raises(ConfigError, match="run: field required"):
+    with pytest.raises(ConfigError, match="run must be given"):
         read_settings(environment={})
 
 
@@ -180,7 +180,7 @@ def test_without_its_packages_serving_says_how_to_install_them(monkeypatch, tmp_
         (["{runs}/mf", "--host", "0.0.0.0"], "is open to other machines, and there are no keys"),
         (["{runs}/mf", "--keys", "{runs}/no.json"], "does not exist; make a key"),
         (["{runs}/mf", "--set", "batch.sizes=3"], "batch.sizes is not a setting"),
-        ([], "run: field required"),
+        ([], "run must be given"),
     ],
 )
 def test_a_server_that_cannot_start_says_why(runs, arguments, message):

@@ -94,6 +94,7 @@ def test_a_dropped_value_is_not_chosen_even_if_the_others_become_worse(dataset, 
     config, race = settled(config_of(race_epochs=4), dataset)
     assert (race.chosen, config.loss.settings["tau_weight"]) == (500.0, 500.0)
     assert [one.epochs for one in race.tried] == [4, 2, 4]
+    assert "which is the softmax loss" in str(race)
 
 
 def test_of_near_values_the_last_is_taken(dataset, values, monkeypatch):

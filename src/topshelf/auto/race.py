@@ -103,7 +103,7 @@ class Race:
                 self._enter(runner)
             for left in range(ROUNDS, 0, -1):
                 self._round(left)
-        except StoppedEarly:
+        except (StoppedEarly, KeyboardInterrupt):  # the second between two fits, or in one that cannot stop on its own
             self.stopped = True
 
     def ranked(self) -> list[Runner]:

@@ -26,7 +26,7 @@ from topshelf.data.named import task_of
 from topshelf.errors import ConfigError, TrainingError, at_most
 from topshelf.in_memory import dataset_of
 from topshelf.terminal import say as print_line
-from topshelf.training import load_dataset, save
+from topshelf.training import StoppedEarly, load_dataset, save
 from topshelf.training.folder import RunFolder
 
 STATE = "auto.json"
@@ -96,6 +96,8 @@ def _raced(
     )
     race.run()
     ranked = race.ranked()
+    if race.stopped and not ranked:
+        raise StoppedEarly("stopped before a candidate was measured; the same command begins again")
     if not ranked:
         reasons = "; ".join(f"{one.candidate.name}: {one.note}" for one in race.runners)
         raise TrainingError(f"no candidate could be fitted: {reasons}")
@@ -163,7 +165,10 @@ def _state(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
         return state
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} exists and has no {STATE}; give another --out, or delete that folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {folder}: {files.reason(error)}; choose another --out") from None
     state = {**wanted, "spent": 0.0}
     _write_state(folder, state)
     return state

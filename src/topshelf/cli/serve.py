@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from topshelf.cli import completion
-from topshelf.cli.options import Allow, argument, option
+from topshelf.cli.options import Allow, Titles, argument, option
 from topshelf.errors import ConfigError
 from topshelf.terminal import say
 
@@ -22,6 +22,7 @@ def serve(
     port: Annotated[int | None, option("Port; default: 8000.")] = None,
     events: Annotated[Path | None, option("SQLite file to store events in.")] = None,
     attributes: Annotated[Path | None, option("Table of item attributes, for filters.")] = None,
+    titles: Titles = None,
     keys: Annotated[Path | None, option("File of API keys, made by topshelf serve-key.")] = None,
     set_: Annotated[list[str] | None, option("Override a setting: section.key=value. Repeatable.", "--set")] = None,
     allow: Allow = None,
@@ -30,12 +31,14 @@ def serve(
 
     Examples:
 
+      topshelf serve runs/shop --titles items.csv
+
       topshelf serve runs/shop --events events.db --attributes items.csv
 
       topshelf serve --config serve.toml --set batch.size=128
     """
     _check_packages()
-    paths = {"run": run, "attributes": attributes, "keys": keys}
+    paths = {"run": run, "attributes": attributes, "titles": titles, "keys": keys}
     named: dict[str, Any] = {name: str(path) for name, path in paths.items() if path is not None}
     named |= {name: value for name, value in {"host": host, "port": port, "allow": allow}.items() if value is not None}
     if events is not None:

@@ -19,6 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from topshelf import files
 from topshelf.config import BaseConfig, Component
 from topshelf.errors import TrainingError
+from topshelf.losses.topk_softmax import WEAKEST
 from topshelf.training.build import AUTO, automatic, loss_class, model_class, resolve
 from topshelf.training.folder import RunFolder
 from topshelf.training.phases import StoppedEarly
@@ -64,8 +65,13 @@ class Race:
 
     def _told(self, one: Tried) -> str:
         if one.value == self.chosen and any((other.score or 0) > (one.score or 0) for other in self.tried):
-            return f"{one}, near the best and safer"
-        return f"{one}, dropped after {one.epochs}" if one.epochs < self.epochs and one.score is not None else str(one)
+            return f"{one}, near the best and safer{self._means(one)}"
+        dropped = f", dropped after {one.epochs}" if one.epochs < self.epochs and one.score is not None else ""
+        return f"{one}{self._means(one)}{dropped}"
+
+    def _means(self, one: Tried) -> str:
+        """What a value stands for that does not say it: so wide a weight is the same for all positives."""
+        return ", which is the softmax loss" if self.setting == "loss.tau_weight" and one.value >= WEAKEST else ""
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "tried": [one._asdict() for one in self.tried]}
