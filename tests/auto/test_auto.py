@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import polars as pl
 import pytest
@@ -207,15 +208,18 @@ class Evaluated:
         return {"ndcg@5": 0.25}
 
 
-@pytest.mark.parametrize("stop", [StoppedEarly("asked to stop"), KeyboardInterrupt()])
-def test_asked_to_stop_it_leaves_the_best_so_far(few, monkeypatch, tmp_path, stop):
+@pytest.mark.parametrize("is_between", [False, True], ids=["in a search", "between two"])
+def test_asked_to_stop_it_leaves_the_best_so_far(few, monkeypatch, tmp_path, is_between):
     calls, tune = [], race.tune
 
     def stopped(*given, **more):
         calls.append(more)
-        if len(calls) > 2:
-            raise stop
-        return tune(*given, **more)
+        if len(calls) > 2 and not is_between:
+            raise StoppedEarly("asked to stop")
+        found = tune(*given, **more)
+        if len(calls) == 2 and is_between:
+            signal.raise_signal(signal.SIGINT)
+        return found
 
     monkeypatch.setattr(race, "tune", stopped)
     found = auto("synthetic", k=5, budget=200, out=tmp_path / "best")
@@ -225,7 +229,7 @@ def test_asked_to_stop_it_leaves_the_best_so_far(few, monkeypatch, tmp_path, sto
 
 
 def test_stopped_before_anything_was_measured_it_says_so(few, monkeypatch, tmp_path):
-    monkeypatch.setattr(race.Race, "_enter", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(race.Race, "_first", lambda *given: signal.raise_signal(signal.SIGINT))
     with pytest.raises(StoppedEarly, match="stopped before a candidate was measured"):
         auto("synthetic", k=5, budget=200, out=tmp_path / "best")
     assert not (tmp_path / "best").exists()

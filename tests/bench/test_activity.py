@@ -36,7 +36,7 @@ def test_users_that_were_not_measured_do_not_count_and_seeds_are_meaned():
     assert few.score == pytest.approx((0.2 + 0.65) / 2, rel=1e-6)
     assert many.score == pytest.approx(0.5, rel=1e-6)
     grid = activity_grid([few, many])
-    assert grid.header == ("data", "method", "3 to 3", "4 to 9")
+    assert grid.header == ("data", "method", "3", "4 to 9")
     assert grid.rows == (("clicks", "a", "0.4250", "0.5000"),)
 
 

@@ -66,12 +66,15 @@ def folder(report, tmp_path_factory):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("[diagnose]\nepochs = 0", "diagnose.epochs: Input should be greater than or equal to 1, got 0"),
-        ("[diagnose]\nusers = -1", "diagnose.users: Input should be greater than or equal to 1, got -1"),
+        ("[diagnose]\nepochs = 0", "diagnose.epochs: input should be greater than or equal to 1, got 0"),
+        ("[diagnose]\nusers = -1", "diagnose.users: input should be greater than or equal to 1, got -1"),
         ("[diagnose]\nlosses = 'bpr'", "diagnose.losses: "),
         ("[diagnose]\nlosses = ['bpr', 'bpr']", "diagnose.losses: must differ, got 'bpr' twice"),
         ("[diagnose]\nlosses = ['a.toml']", "must be names of losses, not files, got 'a.toml'"),
-        ("[diagnose]\nloss = ['bpr']", "diagnose.loss: "),
+        (
+            "[diagnose]\nloss = ['bpr']",
+            "diagnose.loss is not a setting; accepted here: losses, epochs, users; did you mean losses?",
+        ),
         ("[diagnose]\nlosses = ['bprr']", "clicks, SL: diagnose.losses must be one of"),
     ],
 )

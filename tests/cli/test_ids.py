@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 from typer.testing import CliRunner
 
@@ -23,3 +25,18 @@ def test_1_0_is_not_user_10(tmp_path):
     for wrong in ("1_0", "010", "ten"):
         with pytest.raises(TopshelfError, match=f"--user must be a user of the run's data.*got {wrong}"):
             run("recommend", tmp_path / "run", "--user", wrong)
+    with pytest.raises(TopshelfError, match=r"got 010; did you mean 10\?"):
+        run("recommend", tmp_path / "run", "--user", "010")
+
+
+def test_the_command_that_a_run_ends_with_runs_as_it_is(tmp_path):
+    rows = "".join(f"-{user:02d} x;A {item}\n" for user in range(12) for item in range(user % 3, 12, 2))
+    (tmp_path / "clicks.csv").write_text(f"Kunde;Artikel\n{rows}")
+    shown = run(
+        "train", "--data", tmp_path / "clicks.csv", "--model", "popularity", "--k", 3, "--out", tmp_path / "a b"
+    )
+    command = shlex.split(
+        next(line for line in shown.splitlines() if "recommend: " in line).partition("recommend: ")[2]
+    )
+    assert command[:2] == ["topshelf", "recommend"]
+    assert "-00 x" in run(*command[1:])

@@ -191,6 +191,9 @@ def test_show_counts_repeats_as_events_and_has_the_times_of_all(tmp_path):
     assert "interactions 2" in shown
     assert "events 3 (repeats included)" in shown
     assert "1973-03-03 09:46 to 1997-05-19 00:00" in shown
+    assert "columns found user 'user' item 'item' time 'time'" in shown
+    (tmp_path / "named.csv").write_text("who,what\n1,1\n2,2\n")
+    assert "columns found" not in run("show", tmp_path / "named.csv", "--user-column", "who", "--item-column", "what")
 
 
 def test_an_expansion_is_prepared_as_arrays_and_shown(tmp_path):

@@ -134,3 +134,12 @@ def test_infinite_values_in_parquet_name_their_row(tmp_path):
     frame.write_parquet(tmp_path / "f.parquet")
     with pytest.raises(DataError, match=r"f.parquet: weight column 'rating' .* got inf in data row 2"):
         read(tmp_path / "f.parquet")
+
+
+def test_a_separator_inside_quotes_does_not_make_the_blanks_of_dates_one(tmp_path):
+    lines = ['\ufeff"Käufer ID";"Produkt";"Datum"', '"007";"A;1";"31.12.2025 10:00"', '"7";"B";"01.01.2026 11:00"', ""]
+    (tmp_path / "orders.csv").write_bytes("\r\n".join(lines).encode())
+    table = read(tmp_path / "orders.csv")
+    assert table["user"].to_list() == ["007", "7"]
+    assert table["item"].to_list() == ["A;1", "B"]
+    assert table["timestamp"].to_list() == [1_767_175_200, 1_767_265_200]

@@ -109,3 +109,10 @@ def test_what_is_known_of_a_dataset_is_plain():
 
 def test_the_error_names_the_task_in_python_too():
     assert 'task="links"' in str(not_found("cora", "ranking"))
+
+
+def test_a_misspelt_path_suggests_the_file_beside_it(tmp_path):
+    (tmp_path / "purchases.csv").write_text("user,item\n1,2\n")
+    with pytest.raises(DataError, match=r"did you mean .*purchases\.csv\?"):
+        load_split(tmp_path / "purchses.csv")
+    assert "did you mean" not in str(not_found(str(tmp_path / "nothing" / "of.csv"), "interactions"))

@@ -16,6 +16,7 @@ from topshelf.auto.outcome import Tried
 from topshelf.config import BaseConfig, RunConfig
 from topshelf.errors import ConfigError, DataError, TrainingError
 from topshelf.training import StoppedEarly, fit
+from topshelf.training.watchers import stop_on_signals
 from topshelf.tuning import Tuned, tune
 from topshelf.tuning.folder import StudyFolder
 
@@ -95,15 +96,17 @@ class Race:
         self.keep = keep
         self.history: list[tuple[float, float]] = []
         self.stopped = False
+        self._asked: Callable[[], bool] = lambda: False
 
     def run(self) -> None:
         """Spend the time, except what the last fits need."""
         try:
-            for runner in self.runners:
-                self._enter(runner)
-            for left in range(ROUNDS, 0, -1):
-                self._round(left)
-        except (StoppedEarly, KeyboardInterrupt):  # the second between two fits, or in one that cannot stop on its own
+            with stop_on_signals() as self._asked:  # between two searches, which stop on their own
+                for runner in self.runners:
+                    self._enter(runner)
+                for left in range(ROUNDS, 0, -1):
+                    self._round(left)
+        except StoppedEarly:
             self.stopped = True
 
     def ranked(self) -> list[Runner]:
@@ -118,6 +121,7 @@ class Race:
 
     def _enter(self, runner: Runner) -> None:
         """The first trial of a candidate, or the reason why it has none."""
+        self._stop_if_asked()
         candidate = runner.candidate
         spare = self.clock.left - self.reserve()
         needed = expected_seconds(candidate, self.dataset.split)
@@ -184,6 +188,7 @@ class Race:
         end = self.clock.spent + (self.clock.left - self.reserve()) / left
         chosen = ranked[:n]
         for place, runner in enumerate(chosen):
+            self._stop_if_asked()
             share = (end - self.clock.spent) / (len(chosen) - place)
             if share > runner.trial_seconds:  # a trial that was begun is ended
                 study = StudyFolder(self._path(runner)).load()
@@ -193,6 +198,10 @@ class Race:
         if self.ranked():
             first = self.ranked()[0]
             self.say(f"round {ROUNDS - left + 1}: {first.candidate.name} leads with {first.score:.4f}")
+
+    def _stop_if_asked(self) -> None:
+        if self._asked():
+            raise StoppedEarly("asked to stop")
 
     def _search(self, runner: Runner, config: BaseConfig, trials: int | None, timeout: float | None) -> None:
         ranges, out = runner.candidate.ranges, self._path(runner)

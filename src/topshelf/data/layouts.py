@@ -131,9 +131,10 @@ def are_lists(lines: list[str]) -> bool | None:
 
 
 def _separator(lines: list[str], source: str) -> str:
-    for count in (str.count, lambda line, mark: len(fields(line, mark)) - 1):  # quoted fields may hold the separator
+    counts = [str.count, lambda line, mark: len(fields(line, mark)) - 1]  # quoted fields may hold the separator
+    for count in reversed(counts) if any('"' in line for line in lines) else counts[:1]:
         widths = {mark: {count(line, mark) for line in lines} for mark in SEPARATORS}
-        steady = [mark for mark, counts in widths.items() if len(counts) == 1 and counts != {0}]
+        steady = [mark for mark, found in widths.items() if len(found) == 1 and found != {0}]
         if steady:
             return _without_decimal_commas(lines, steady)
     present = [mark for mark in SEPARATORS if mark in lines[0]]

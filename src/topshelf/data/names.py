@@ -15,7 +15,8 @@ KNOWN_NAMES = {
     "user": "userid user uid userprocid userorgid reviewerid reviewer customerid customer clientid client buyerid "
     "buyer shopperid shopper purchaserid purchaser visitorid visitor fullvisitorid memberid member accountid account "
     "profileid profile subscriberid subscriber consumerid consumer patronid householdkey householdid playerid player "
-    "personid person kundenid kundennummer kundennr kunde nutzerid nutzer email emailaddress useremail customeremail "
+    "personid person kundenid kundennummer kundennr kunde käuferid käufer kaeuferid kaeufer nutzerid nutzer "
+    "benutzerid benutzer email emailaddress useremail customeremail "
     "clientemail buyeremail billingemail mail username login sessionid queryid query",
     "item": "itemid item iid itemprocid itemorgid movieid movie productid product sku productsku itemsku lineitemsku "
     "variantsku asin parentasin articleid article stockcode businessid business locationid location poi venueid venue "
