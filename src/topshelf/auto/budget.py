@@ -29,6 +29,8 @@ def seconds_of(budget: str | float) -> float:
 
 def shown(seconds: float) -> str:
     """A time as people say it."""
+    if 0 < seconds < 1:
+        return f"{seconds:.1g} s"
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"

@@ -11,10 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from topshelf.auto.budget import Clock, shown
-from topshelf.auto.candidates import Candidate, expected_seconds
+from topshelf.auto.candidates import (
+    LEAST_ITERATIONS,
+    Candidate,
+    expected_seconds,
+    iteration_seconds,
+    least_epoch_seconds,
+)
 from topshelf.auto.outcome import Tried
 from topshelf.config import BaseConfig, RunConfig
 from topshelf.errors import ConfigError, DataError, TrainingError
+from topshelf.models import IALS
 from topshelf.training import StoppedEarly, fit
 from topshelf.tuning import Tuned, tune
 from topshelf.tuning.folder import StudyFolder
@@ -158,16 +165,37 @@ class Race:
     def _timed(self, candidate: Candidate, spare: float) -> BaseConfig:
         """The config with as many epochs as its share of the time allows; refused if that is too few."""
         config = self.configure(candidate, {})
+        if candidate.model == "ials":
+            return self._shortened(candidate, spare)
         if not candidate.is_trained:
             return config
-        seconds = self._epoch_seconds(candidate)
         n_trained = sum(one.candidate.is_trained for one in self.runners)
         share = spare / (FITS + 1 + n_trained)
+        seconds = least_epoch_seconds(int(config.model.settings.get("dim", 1)), self.dataset.split)
+        if LEAST_EPOCHS * seconds <= share:  # else there is no need to try
+            seconds = self._epoch_seconds(candidate)
         epochs = min(config.train.epochs, int(share / seconds)) if seconds else config.train.epochs
         if epochs < LEAST_EPOCHS:
-            raise TrainingError(f"an epoch takes {shown(seconds)}, and its share of the budget is {shown(share)}")
+            raise TrainingError(
+                f"an epoch takes {shown(seconds)}, and {LEAST_EPOCHS} must fit into its share of the budget, which is "
+                f"{shown(share)}"
+            )
         every = max(1, min(config.train.validate_every, epochs // 4))
         return self.configure(candidate, {"train": {"epochs": epochs, "validate_every": every}})
+
+    def _shortened(self, candidate: Candidate, spare: float) -> BaseConfig:
+        """iALS with fewer iterations where the time is short: most of its quality is there after a few."""
+        made = IALS(1, 1, **self.configure(candidate, {}).model.settings)
+        allowed = spare / (FITS + 1) / iteration_seconds(made.dim, self.dataset.split)
+        if allowed < LEAST_ITERATIONS:
+            needed = shown(LEAST_ITERATIONS * iteration_seconds(made.dim, self.dataset.split))
+            raise TrainingError(
+                f"{LEAST_ITERATIONS} iterations take about {needed}, and the budget has {shown(spare)} left for "
+                f"{FITS + 1} fits"
+            )
+        if allowed >= made.iterations:
+            return self.configure(candidate, {})
+        return self.configure(candidate, {"model": {"iterations": int(allowed)}})
 
     def _epoch_seconds(self, candidate: Candidate) -> float:
         """Of the second of two: the first compiles."""

@@ -22,7 +22,8 @@ from topshelf.auto.finish import finished, parts
 from topshelf.auto.outcome import Auto
 from topshelf.auto.race import Configure, Race
 from topshelf.config import RunConfig, assemble, merged, of_task
-from topshelf.errors import ConfigError, TrainingError
+from topshelf.data import Split
+from topshelf.errors import ConfigError, DataError, TrainingError
 from topshelf.in_memory import dataset_of
 from topshelf.terminal import say as print_line
 from topshelf.training import load_dataset, save
@@ -61,6 +62,7 @@ def auto(
     else:
         dataset = dataset_of(data, first)
         dataset.warn()
+    _check_something_is_left(dataset.split)
     with ExitStack() as stack:
         if out is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topshelf-auto-")))
@@ -120,6 +122,16 @@ def _configured(source: str | None, k: int, seed: int, settings: Mapping[str, An
         return of_task(config, RunConfig, "topshelf auto")
 
     return configure
+
+
+def _check_something_is_left(split: Split) -> None:
+    """Refuse data where every user has every item: trained models would fail at the last fit, on everything."""
+    n_pairs = sum(len(split.lists(part).indices) for part in split.parts)
+    if n_pairs >= split.n_users * split.n_items:
+        raise DataError(
+            f"at least one user must not have all items, and each of {split.n_users} users has all {split.n_items}: "
+            "there is nothing to recommend. Give data with more items"
+        )
 
 
 def _described(dataset: Any, total: float, spent: float) -> str:
