@@ -30,8 +30,8 @@ _SLIM_SECONDS, _SLIM_ITEMS, _SLIM_POWER = 80.0, 8_360, 2.5
 _SYSTEM_SECONDS = 2e-3  # of one item's system in sparse EASE, with 200 neighbours, on two cores
 _TILED, _FEW_ITEMS = ("itemknn", "rp3beta", "graph_filter"), 5_000  # they look at every pair of items
 _TILE, _KEPT = (64, 16_384), 200  # pairs of items that their rate is measured by, and the neighbours that are kept
-# Of one list of iALS in one iteration, at 64 dimensions; measured from 3e-5 to 5e-5 on two shared cores.
-_LIST_SECONDS, _LIST_DIM, LEAST_ITERATIONS = 4e-5, 64, 2
+# iALS: what one list costs beside its products, and how much slower its small products are than large ones.
+_LIST_SECONDS, _SLOWER, LEAST_ITERATIONS = 2e-5, 8.0, 2
 # Their defaults
 _MEMORY = {"ease": 8e9, "sparse_ease": 4e9, "slim": 8e9, "itemknn": 8e9, "rp3beta": 8e9, "graph_filter": 4e9}
 
@@ -110,8 +110,14 @@ def expected_seconds(candidate: Candidate, split: Split) -> float | None:
 
 
 def iteration_seconds(dim: int, split: Split) -> float:
-    """What an iteration of iALS takes, roughly."""
-    return _LIST_SECONDS * (split.n_users + split.n_items) * max(1.0, dim / _LIST_DIM)
+    """What an iteration of iALS takes, roughly: a system for every user and every item, as large as its list."""
+    train = split.lists("train")
+    seconds, rate = 0.0, _product_rate()
+    for counts in (train.counts, torch.bincount(train.indices, minlength=split.n_items)):
+        sizes = counts.double().clamp(max=dim)
+        work = float((counts * sizes * dim + sizes**3 / 3 + dim**2).sum())
+        seconds += _LIST_SECONDS * counts.numel() + _SLOWER * work / rate
+    return seconds
 
 
 def least_epoch_seconds(dim: int, split: Split) -> float:

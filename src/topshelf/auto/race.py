@@ -120,6 +120,8 @@ class Race:
 
     def reserve(self) -> float:
         """Seconds that are kept for the result: for the best candidate, and for others as far as a share goes."""
+        if all(one.candidate.model == "popularity" for one in self.ranked()):
+            return 0.0  # whatever comes next takes its place, and keeps the time for its own fits
         best = [one.last_seconds for one in blend_order(self.ranked())[:BLENDED]]
         return max(best[0], min(sum(best), RESERVED * self.clock.total)) if best else 0.0
 
@@ -128,7 +130,7 @@ class Race:
         candidate = runner.candidate
         spare = self.clock.left - self.reserve()
         needed = expected_seconds(candidate, self.dataset.split)
-        if self.ranked() and (spare <= 0 or (needed is not None and FITS * needed > spare)):
+        if self.ranked() and (spare <= 0 or (needed is not None and (FITS + 1) * needed > spare)):
             time_ = "" if needed is None else f"one fit takes about {shown(needed)}, and "
             runner.note = f"left out: {time_}the budget has {shown(max(0.0, spare))} left"
         else:
@@ -169,8 +171,7 @@ class Race:
             return self._shortened(candidate, spare)
         if not candidate.is_trained:
             return config
-        n_trained = sum(one.candidate.is_trained for one in self.runners)
-        share = spare / (FITS + 1 + n_trained)
+        share = self._share(spare)
         seconds = least_epoch_seconds(int(config.model.settings.get("dim", 1)), self.dataset.split)
         if LEAST_EPOCHS * seconds <= share:  # else there is no need to try
             seconds = self._epoch_seconds(candidate)
@@ -183,15 +184,24 @@ class Race:
         every = max(1, min(config.train.validate_every, epochs // 4))
         return self.configure(candidate, {"train": {"epochs": epochs, "validate_every": every}})
 
+    def _share(self, spare: float) -> float:
+        """Of the time, for one fit: the candidate may be fitted again for the result, and others want to be tried."""
+        n_trained = sum(one.candidate.is_trained for one in self.runners)
+        return spare / (FITS + 1 + n_trained)
+
     def _shortened(self, candidate: Candidate, spare: float) -> BaseConfig:
-        """iALS with fewer iterations where the time is short: most of its quality is there after a few."""
+        """iALS with fewer iterations where the time is short: most of its quality is there after a few.
+
+        Popularity has shown what a fit takes beside its iterations: it is all evaluation.
+        """
         made = IALS(1, 1, **self.configure(candidate, {}).model.settings)
-        allowed = spare / (FITS + 1) / iteration_seconds(made.dim, self.dataset.split)
+        of_other = max((one.trial_seconds for one in self.runners if one.candidate.model == "popularity"), default=0.0)
+        seconds, share = iteration_seconds(made.dim, self.dataset.split), self._share(spare)
+        allowed = (share - of_other) / seconds
         if allowed < LEAST_ITERATIONS:
-            needed = shown(LEAST_ITERATIONS * iteration_seconds(made.dim, self.dataset.split))
             raise TrainingError(
-                f"{LEAST_ITERATIONS} iterations take about {needed}, and the budget has {shown(spare)} left for "
-                f"{FITS + 1} fits"
+                f"{LEAST_ITERATIONS} iterations take about {shown(LEAST_ITERATIONS * seconds + of_other)}, and its "
+                f"share of the budget is {shown(share)}"
             )
         if allowed >= made.iterations:
             return self.configure(candidate, {})
