@@ -20,6 +20,7 @@ from topshelf.data.ids import UNKNOWN
 from topshelf.errors import ConfigError, DataError, TopshelfError, TopshelfWarning
 from topshelf.models import Model
 from topshelf.training import Fitted, save
+from topshelf.training.folder import RunFolder
 from topshelf.training.tasks.interactions import InteractionsTask
 from topshelf.versions.learning import again, keep_queries
 from topshelf.versions.searching import Found, search_run
@@ -63,6 +64,8 @@ def forget(
     stay. ``out`` keeps the result in a new folder,
     ``replaced`` puts it in the place of the old one; either is searched for the ids, and refused if one is left.
     """
+    if out is not None:
+        RunFolder(out).check_new()  # before the work
     old = opened(run, "forgetting users", allow)
     if replaced and isinstance(run, Fitted):
         raise ConfigError("replaced must be False where the run is not a folder; give its path")
