@@ -109,7 +109,7 @@ def test_a_folder_that_is_there_is_refused_before_the_work(call, run, tmp_path, 
     monkeypatch.setattr("topshelf.versions.updating.load", lambda path: pytest.fail("the run was opened"))
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").touch()
-    with pytest.raises(ConfigError, match="must be a new or empty folder, and .*there holds something else"):
+    with pytest.raises(ConfigError, match=r"must be a new or empty folder, and .*there holds something else"):
         call(run, tmp_path / "there")
 
 
