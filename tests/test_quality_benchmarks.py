@@ -107,6 +107,26 @@ def test_the_page_of_processes_has_the_committed_results():
     assert processes.compared(rows) in (ROOT / "docs" / "scale-out.md").read_text()
 
 
+def test_settings_of_a_part_are_measured_alone_and_in_the_sum(monkeypatch):
+    dataset = Dataset("generated", make_split(generate(80, 50, interactions_per_user=10, seed=3), seed=0))
+
+    def configured(part, changed=None):
+        model = {"item-kNN": "itemknn", "iALS": "ials"}[part]
+        return assemble(data="generated", model=model, k=5, more={"model": changed or {}})
+
+    monkeypatch.setattr(leaderboard, "config_of", configured)
+    monkeypatch.setattr(leaderboard, "SHARE", 1)
+    monkeypatch.setitem(leaderboard.GRIDS, "iALS", [{"dim": 4}, {"dim": 8}])
+    fits = {"item-kNN": fit(configured("item-kNN"), dataset)}
+    rows = list(leaderboard.choices("iALS", fits, dataset, []))
+    assert [row["settings"] for row in rows] == [{"dim": 4}, {"dim": 8}]
+    alone = fit(configured("iALS", {"dim": 8}), dataset)
+    assert rows[1]["alone"] == pytest.approx(alone.evaluate(part="valid").mean()["ndcg@5"])
+    assert rows[1]["sum"] == pytest.approx(blend([fits["item-kNN"], alone], weights=[1.0, 1.0]).valid_score)
+    assert "| iALS | dim 8 |" in leaderboard.choice_table(rows)
+    assert [row["settings"] for row in leaderboard.choices("iALS", fits, dataset, rows[:1])] == [{"dim": 8}]
+
+
 def test_the_rule_of_the_study_is_that_of_the_graph_filter_and_not_worse_than_what_was_before():
     rows = json.loads((RESULTS / "graph_filter_rule.json").read_text())["rows"]
     assert (graph_filter_rule.PER_DIRECTION, graph_filter_rule.DENSE_CELLS) == (

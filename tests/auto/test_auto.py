@@ -13,14 +13,14 @@ from topshelf import Recommender, load
 from topshelf.auto import auto, race
 from topshelf.auto import candidates as candidates_module
 from topshelf.auto import run as run_module
-from topshelf.auto.budget import Clock, seconds_of
-from topshelf.auto.candidates import Candidate, candidates, expected_seconds
+from topshelf.auto.budget import Clock, seconds_of, shown
+from topshelf.auto.candidates import Candidate, candidates, expected_seconds, least_epoch_seconds
 from topshelf.auto.finish import finished, parts
 from topshelf.auto.race import Race, Runner
 from topshelf.blending import blend
 from topshelf.config import assemble
 from topshelf.data import Dataset, generate, make_split
-from topshelf.errors import ConfigError, TrainingError
+from topshelf.errors import ConfigError, DataError, TopshelfWarning, TrainingError
 from topshelf.models import MODELS
 from topshelf.training import StoppedEarly, fit
 from topshelf.training.tasks.interactions import InteractionsTask
@@ -46,10 +46,71 @@ def test_budgets_are_times(given, seconds):
     assert seconds_of(given) == seconds
 
 
+def test_times_are_shown_as_people_say_them():
+    assert [shown(t) for t in (0, 0.034, 0.5, 1, 42, 600, 7200)] == [
+        *("0 s", "0.1 s", "0.5 s", "1.0 s", "42 s", "10 min"), "2.0 h",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("given", ["soon", "10 days", "-5m", "0", "nan", True, None, float("inf")])
 def test_other_budgets_are_refused(given):
     with pytest.raises(ConfigError, match="budget must be"):
         seconds_of(given)
+
+
+def test_data_with_nothing_to_recommend_are_refused_before_anything_is_fitted(few):
+    frame = pl.DataFrame({"user": [u for u in range(12) for _ in range(9)], "item": [*range(9)] * 12})
+    with pytest.raises(DataError, match="each of 12 users has all 9: there is nothing to recommend"):
+        auto(frame, k=3, budget=1)
+    found = auto(frame[:-1], k=3, budget=1)  # one user has one item less
+    assert found.fitted.test_json()["mean"]
+
+
+def rows_of(n_users, n_items, of_each, user="{}", item="{}", first=None):
+    """Users with different items each, as text, and with times if the first is given."""
+    pairs = [(u, (u * 7 + step * (step + u % 3)) % n_items) for u in range(n_users) for step in range(of_each)]
+    frame = pl.DataFrame(pairs, schema=["user", "item"], orient="row").unique(maintain_order=True)
+    if first is not None:
+        frame = frame.with_columns(timestamp=first + 86_400_000 * (pl.int_range(pl.len()) * 37 % 300))
+    return frame.with_columns(pl.format(user, "user").alias("user"), pl.format(item, "item").alias("item"))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        rows_of(30, 40, 8),
+        rows_of(40, 12, 11),
+        rows_of(60, 40, 10, first=1_700_000_000_000),
+        rows_of(40, 30, 9, user="Žofia-{} 🎉", item="本 {}"),
+    ],
+    ids=["30 users", "dense", "times in milliseconds", "unicode"],
+)
+def test_unusual_data_become_a_run_that_lists_items_nobody_had(frame, tmp_path, few):
+    recommender = Recommender.auto(frame, k=5, budget=1, out=tmp_path / "best")
+    some = frame["user"].unique(maintain_order=True)[:5].to_list()
+    listed = recommender.recommend(some, k=1)
+    assert set(listed["user"]) <= set(some)
+    pairs = set(frame.select("user", "item").iter_rows())
+    assert listed.height > 0
+    assert not pairs & set(listed.select("user", "item").iter_rows())
+
+
+def test_repeated_rows_are_said_and_count_once(few):
+    once = rows_of(40, 30, 8)
+    with pytest.warns(TopshelfWarning, match="rows repeat a user and an item"):
+        found = auto(pl.concat([once] * 3), k=5, budget=1)
+    assert found.fitted.dataset.split.n_users == once["user"].n_unique()
+    assert (
+        sum(len(found.fitted.dataset.split.lists(part).indices) for part in ("train", "valid", "test")) == once.height
+    )
+
+
+@pytest.mark.parametrize(
+    "frame", [rows_of(1, 60, 30), rows_of(200, 20, 1), rows_of(30, 1, 1)], ids=["one user", "one row each", "one item"]
+)
+def test_data_that_cannot_be_measured_are_refused_with_a_remedy(frame, few):
+    with pytest.raises(DataError, match=r"leaves no test interactions.* Use more data"):
+        auto(frame, k=3, budget=1)
 
 
 def test_a_table_becomes_a_run_that_every_command_takes(tmp_path, few):
@@ -123,6 +184,11 @@ def test_the_candidates_are_those_of_the_issue_and_the_long_ones_are_known_befor
     }
     assert expected_seconds(Candidate("x", "ease"), dataset.split) < 1
     assert expected_seconds(Candidate("x", "mf", "softmax"), dataset.split) is None
+    assert expected_seconds(Candidate("x", "itemknn"), dataset.split) is None  # short
+    large = make_split(generate(300, 6000, interactions_per_user=200, blocks=1), seed=0)
+    for model in ("itemknn", "rp3beta", "graph_filter"):
+        assert 0.01 < expected_seconds(Candidate("x", model), large) < 600
+    assert 0 < least_epoch_seconds(64, dataset.split) < least_epoch_seconds(64, large)
 
 
 def test_a_model_with_another_loss_joins_a_blend_last():
@@ -186,8 +252,20 @@ def test_a_trained_candidate_gets_the_epochs_that_its_share_allows(dataset, tmp_
     running = Race([trained], dataset, lambda one, more: configured(one, more), tmp_path, Clock(100), lambda line: None)
     monkeypatch.setattr(running, "_epoch_seconds", lambda one: 2.0)
     assert running._timed(trained, 100.0).train.epochs == 10  # a fifth of 100 s
-    with pytest.raises(TrainingError, match=r"an epoch takes 2\.0 s, and its share of the budget is 5\.0 s"):
+    with pytest.raises(
+        TrainingError, match=r"an epoch takes 2\.0 s, and 6 must fit into its share of the budget, which is 5\.0 s"
+    ):
         running._timed(trained, 25.0)
+
+
+def test_ials_has_as_many_iterations_as_the_time_allows(dataset, tmp_path, monkeypatch):
+    one = Candidate("iALS", "ials")
+    running = Race([one], dataset, configured, tmp_path, Clock(100), lambda line: None)
+    monkeypatch.setattr(race, "iteration_seconds", lambda dim, split: 1.0)
+    settings = [running._timed(one, spare).model.settings for spare in (1000.0, 20.0, 8.0)]
+    assert [one.get("iterations") for one in settings] == [None, 5, 2]  # None: the model's own 16
+    with pytest.raises(TrainingError, match="2 iterations take about 2\.0 s, and its share of the budget is 1\.8 s"):
+        running._timed(one, 7.0)
 
 
 def test_the_first_evaluation_of_a_process_does_not_count_as_the_time_of_a_model(dataset, tmp_path, monkeypatch):
@@ -200,7 +278,8 @@ def test_the_first_evaluation_of_a_process_does_not_count_as_the_time_of_a_model
     monkeypatch.setattr(race.time, "perf_counter", lambda: next(times))
     running._measure(running.runners[0])
     assert (running.runners[0].trial_seconds, running.runners[0].seconds) == (0.5, 60.5)
-    assert running.reserve() == pytest.approx(race.MARGIN * race.FITS * 0.5)
+    assert running.runners[0].last_seconds == pytest.approx(race.MARGIN * race.FITS * 0.5)
+    assert running.reserve() == 0.0  # no time is kept for popularity: what comes next takes its place
 
 
 class Evaluated:

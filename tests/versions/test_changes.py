@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import polars as pl
 import pytest
 
 from command_line import run_topshelf
@@ -88,3 +89,14 @@ def test_the_command_line_shows_titles(runs, tmp_path):
     assert json.loads(text)["k"] == 2
     assert json.loads(text)["coverage"]["old"] > 0
     assert len(json.loads(text)["people"]) == 5
+
+
+def test_versions_without_any_listed_item_have_finite_numbers():
+    """Every user has every item: all lists are empty."""
+    pairs = [(user, item) for user in range(6) for item in range(5)]
+    frame = pl.DataFrame(pairs, schema=["user", "item"], orient="row")
+    run = Recommender(k=3, model="popularity", data={"test_fraction": 0.0}, train={"refit": True}).fit(frame)
+    found = changes(run.artifact, run.artifact)
+    assert found.facts["listed_items"] == (0.0, 0.0)
+    assert found.facts["popularity"] == (0.0, 0.0)
+    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["fresh"] == 0.0

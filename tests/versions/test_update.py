@@ -21,7 +21,7 @@ from topshelf.models import MODELS
 from topshelf.queries import Context
 from topshelf.ragged import Ragged
 from topshelf.training.folder import RunFolder
-from topshelf.versions import learning, next_name, update
+from topshelf.versions import forget, learning, next_name, update
 from topshelf.versions.learning import keep_queries, keep_rows
 
 FRAME = drifting(80, 60, weeks=8, per_week=3.0, blocks=4)
@@ -100,6 +100,17 @@ def test_the_folder_says_where_it_comes_from_and_the_old_one_stays(run, tmp_path
     metrics = json.loads((tmp_path / "second" / "metrics.json").read_text())
     assert metrics["refit"] == "all"
     assert metrics["test_users"]["evaluated"] > 0
+
+
+@pytest.mark.parametrize(
+    "call", [lambda run, out: update(run, weeks(6, 7), out=out), lambda run, out: forget(run, [1], out=out)]
+)
+def test_a_folder_that_is_there_is_refused_before_the_work(call, run, tmp_path, monkeypatch):
+    monkeypatch.setattr("topshelf.versions.updating.load", lambda path: pytest.fail("the run was opened"))
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").touch()
+    with pytest.raises(ConfigError, match=r"must be a new or empty folder, and .*there holds something else"):
+        call(run, tmp_path / "there")
 
 
 def test_a_run_is_replaced_at_once_and_keeps_its_old_content_if_that_fails(run, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from topshelf import kernels
 from topshelf.data import Split
 from topshelf.data.memory import SHARE, available
 
@@ -27,6 +28,10 @@ _MANY = 500_000  # users and items of which vectors of 256 numbers would take lo
 # One fit of SLIM over 8,360 items took 80 s of two cores; it grows with about the 2.5th power of their number.
 _SLIM_SECONDS, _SLIM_ITEMS, _SLIM_POWER = 80.0, 8_360, 2.5
 _SYSTEM_SECONDS = 2e-3  # of one item's system in sparse EASE, with 200 neighbours, on two cores
+_TILED, _FEW_ITEMS = ("itemknn", "rp3beta", "graph_filter"), 5_000  # they look at every pair of items
+_TILE, _KEPT = (64, 16_384), 200  # pairs of items that their rate is measured by, and the neighbours that are kept
+# iALS: what one list costs beside its products, and how much slower its small products are than large ones.
+_LIST_SECONDS, _SLOWER, LEAST_ITERATIONS = 2e-5, 8.0, 2
 # Their defaults
 _MEMORY = {"ease": 8e9, "sparse_ease": 4e9, "slim": 8e9, "itemknn": 8e9, "rp3beta": 8e9, "graph_filter": 4e9}
 
@@ -99,7 +104,25 @@ def expected_seconds(candidate: Candidate, split: Split) -> float | None:
         return _SYSTEM_SECONDS * split.n_items
     if candidate.model == "slim":
         return _SLIM_SECONDS * (split.n_items / _SLIM_ITEMS) ** _SLIM_POWER
+    if candidate.model in _TILED and split.n_items > _FEW_ITEMS:
+        return _cell_seconds() * split.n_items**2
     return None
+
+
+def iteration_seconds(dim: int, split: Split) -> float:
+    """What an iteration of iALS takes, roughly: a system for every user and every item, as large as its list."""
+    train = split.lists("train")
+    seconds, rate = 0.0, _product_rate()
+    for counts in (train.counts, torch.bincount(train.indices, minlength=split.n_items)):
+        sizes = counts.double().clamp(max=dim)
+        work = float((counts * sizes * dim + sizes**3 / 3 + dim**2).sum())
+        seconds += _LIST_SECONDS * counts.numel() + _SLOWER * work / rate
+    return seconds
+
+
+def least_epoch_seconds(dim: int, split: Split) -> float:
+    """What an epoch over the whole catalogue takes at least: all scores, and the gradients of both sides."""
+    return 3.0 * split.n_users * split.n_items * dim / _product_rate()
 
 
 def _product_rate(size: int = 768) -> float:
@@ -109,3 +132,17 @@ def _product_rate(size: int = 768) -> float:
     started = time.perf_counter()
     table @ table
     return float(size**3 / max(time.perf_counter() - started, 1e-6))
+
+
+def _cell_seconds() -> float:
+    """What a model that looks at every pair of items spends on one: a dense block, of which the strongest are kept."""
+    values, indices = torch.empty(_TILE[0], _KEPT), torch.empty(_TILE[0], _KEPT, dtype=torch.int64)
+    draw, seconds = torch.Generator().manual_seed(0), 0.0
+    cells = torch.rand(*_TILE, generator=draw, dtype=torch.float64)
+    for _ in range(2):  # the first compiles
+        started = time.perf_counter()
+        tile = (cells * 0.5).float()
+        tile[tile <= 0] = -torch.inf
+        kernels.keep_best(tile, values.fill_(-torch.inf), indices.fill_(-1))
+        seconds = time.perf_counter() - started
+    return seconds / tile.numel()

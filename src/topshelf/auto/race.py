@@ -11,10 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from topshelf.auto.budget import Clock, shown
-from topshelf.auto.candidates import Candidate, expected_seconds
+from topshelf.auto.candidates import (
+    LEAST_ITERATIONS,
+    Candidate,
+    expected_seconds,
+    iteration_seconds,
+    least_epoch_seconds,
+)
 from topshelf.auto.outcome import Tried
 from topshelf.config import BaseConfig, RunConfig
 from topshelf.errors import ConfigError, DataError, TrainingError
+from topshelf.models import IALS
 from topshelf.training import StoppedEarly, fit
 from topshelf.training.watchers import stop_on_signals
 from topshelf.tuning import Tuned, tune
@@ -116,6 +123,8 @@ class Race:
 
     def reserve(self) -> float:
         """Seconds that are kept for the result: for the best candidate, and for others as far as a share goes."""
+        if all(one.candidate.model == "popularity" for one in self.ranked()):
+            return 0.0  # whatever comes next takes its place, and keeps the time for its own fits
         best = [one.last_seconds for one in blend_order(self.ranked())[:BLENDED]]
         return max(best[0], min(sum(best), RESERVED * self.clock.total)) if best else 0.0
 
@@ -125,7 +134,7 @@ class Race:
         candidate = runner.candidate
         spare = self.clock.left - self.reserve()
         needed = expected_seconds(candidate, self.dataset.split)
-        if self.ranked() and (spare <= 0 or (needed is not None and FITS * needed > spare)):
+        if self.ranked() and (spare <= 0 or (needed is not None and (FITS + 1) * needed > spare)):
             time_ = "" if needed is None else f"one fit takes about {shown(needed)}, and "
             runner.note = f"left out: {time_}the budget has {shown(spare) if spare > 0 else 'nothing'} left"
         else:
@@ -162,16 +171,45 @@ class Race:
     def _timed(self, candidate: Candidate, spare: float) -> BaseConfig:
         """The config with as many epochs as its share of the time allows; refused if that is too few."""
         config = self.configure(candidate, {})
+        if candidate.model == "ials":
+            return self._shortened(candidate, spare)
         if not candidate.is_trained:
             return config
-        seconds = self._epoch_seconds(candidate)
-        n_trained = sum(one.candidate.is_trained for one in self.runners)
-        share = spare / (FITS + 1 + n_trained)
+        share = self._share(spare)
+        seconds = least_epoch_seconds(int(config.model.settings.get("dim", 1)), self.dataset.split)
+        if LEAST_EPOCHS * seconds <= share:  # else there is no need to try
+            seconds = self._epoch_seconds(candidate)
         epochs = min(config.train.epochs, int(share / seconds)) if seconds else config.train.epochs
         if epochs < LEAST_EPOCHS:
-            raise TrainingError(f"an epoch takes {shown(seconds)}, and its share of the budget is {shown(share)}")
+            raise TrainingError(
+                f"an epoch takes {shown(seconds)}, and {LEAST_EPOCHS} must fit into its share of the budget, which is "
+                f"{shown(share)}"
+            )
         every = max(1, min(config.train.validate_every, epochs // 4))
         return self.configure(candidate, {"train": {"epochs": epochs, "validate_every": every}})
+
+    def _share(self, spare: float) -> float:
+        """Of the time, for one fit: the candidate may be fitted again for the result, and others want to be tried."""
+        n_trained = sum(one.candidate.is_trained for one in self.runners)
+        return spare / (FITS + 1 + n_trained)
+
+    def _shortened(self, candidate: Candidate, spare: float) -> BaseConfig:
+        """iALS with fewer iterations where the time is short: most of its quality is there after a few.
+
+        Popularity has shown what a fit takes beside its iterations: it is all evaluation.
+        """
+        made = IALS(1, 1, **self.configure(candidate, {}).model.settings)
+        of_other = max((one.trial_seconds for one in self.runners if one.candidate.model == "popularity"), default=0.0)
+        seconds, share = iteration_seconds(made.dim, self.dataset.split), self._share(spare)
+        allowed = (share - of_other) / seconds
+        if allowed < LEAST_ITERATIONS:
+            raise TrainingError(
+                f"{LEAST_ITERATIONS} iterations take about {shown(LEAST_ITERATIONS * seconds + of_other)}, and its "
+                f"share of the budget is {shown(share)}"
+            )
+        if allowed >= made.iterations:
+            return self.configure(candidate, {})
+        return self.configure(candidate, {"model": {"iterations": int(allowed)}})
 
     def _epoch_seconds(self, candidate: Candidate) -> float:
         """Of the second of two: the first compiles."""

@@ -22,8 +22,9 @@ from topshelf.auto.finish import finished, parts
 from topshelf.auto.outcome import Auto
 from topshelf.auto.race import Configure, Race
 from topshelf.config import RunConfig, assemble, merged, of_task
+from topshelf.data import Split
 from topshelf.data.named import task_of
-from topshelf.errors import ConfigError, TrainingError, at_most
+from topshelf.errors import ConfigError, DataError, TrainingError, at_most
 from topshelf.in_memory import dataset_of
 from topshelf.terminal import say as print_line
 from topshelf.training import StoppedEarly, load_dataset, save
@@ -68,6 +69,7 @@ def auto(
         dataset = dataset_of(data, first)
         dataset.warn()
     at_most("k", k, dataset.split.n_items, f"{dataset.name} has {dataset.split.n_items} items")
+    _check_something_is_left(dataset.split)
     with ExitStack() as stack:
         if out is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topshelf-auto-")))
@@ -133,6 +135,16 @@ def _configured(source: str | None, k: int, seed: int, settings: Mapping[str, An
         return of_task(config, RunConfig, "topshelf auto")
 
     return configure
+
+
+def _check_something_is_left(split: Split) -> None:
+    """Refuse data where every user has every item: trained models would fail at the last fit, on everything."""
+    n_pairs = sum(len(split.lists(part).indices) for part in split.parts)
+    if n_pairs >= split.n_users * split.n_items:
+        raise DataError(
+            f"at least one user must not have all items, and each of {split.n_users} users has all {split.n_items}: "
+            "there is nothing to recommend. Give data with more items"
+        )
 
 
 def _described(dataset: Any, total: float, spent: float) -> str:

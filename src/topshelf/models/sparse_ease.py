@@ -15,7 +15,7 @@ from topshelf.queries import Context
 from topshelf.registry import SearchSpace
 
 _COUNT = 4 + 4  # bytes of a count and its index
-_TOLERANCE, _MOST_STEPS = 1e-4, 300  # of the exact columns that the error is measured by
+_TOLERANCE, _MOST_STEPS = 1e-5, 300  # of the exact columns that the error is measured by
 _LEAST_SHARE = 1e-12  # a penalty beside the largest count; float64 resolves no less
 _SAMPLE_SEED = 0
 

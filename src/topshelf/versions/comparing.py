@@ -114,7 +114,10 @@ class _Tally:
     def facts(self) -> dict[str, tuple[float, float]]:
         listed, counts = self.listed, {"old": self.old.counts, "new": self.new.counts}
         cover = {name: float((some > 0).float().mean()) for name, some in listed.items()}
-        popular = {name: float((some * _rank_share(counts[name])).sum() / some.sum()) for name, some in listed.items()}
+        popular = {
+            name: float((some * _rank_share(counts[name])).sum() / some.sum().clamp(min=1))
+            for name, some in listed.items()
+        }
         sizes = [(float(len(a)), float(len(b))) for a, b in zip(self._ids(self.old), self._ids(self.new), strict=True)]
         return {
             "known_users": sizes[0],
@@ -130,7 +133,7 @@ class _Tally:
             "overlap": float(overlaps.mean()),
             "unchanged": self.n_same / max(1, overlaps.numel()),
             "taken": self.n_taken / max(1, self.n_left),
-            "fresh": float(places[self.is_fresh].sum() / places.sum()),
+            "fresh": float(places[self.is_fresh].sum() / places.sum().clamp(min=1)),  # lists may be empty
             "fresh_items_listed": float((places[self.is_fresh] > 0).float().mean()) if self.is_fresh.any() else 0.0,
         }
 

@@ -20,6 +20,7 @@ from topshelf.data.ids import UNKNOWN
 from topshelf.errors import ConfigError, DataError, TopshelfError, TopshelfWarning
 from topshelf.models import Model
 from topshelf.training import Fitted, save
+from topshelf.training.folder import RunFolder
 from topshelf.training.tasks.interactions import InteractionsTask
 from topshelf.versions.learning import again, keep_queries
 from topshelf.versions.searching import Found, search_run
@@ -65,6 +66,8 @@ def forget(
     With ``refit``, ``users`` may be empty or gone already: what was learned with those forgotten before is trained
     again.
     """
+    if out is not None:
+        RunFolder(out).check_new()  # before the work
     old = opened(run, "forgetting users", allow)
     if replaced and isinstance(run, Fitted):
         raise ConfigError("replaced must be False where the run is not a folder; give its path")

@@ -48,6 +48,8 @@ def update(
     new of known users and items, and its test metrics are those of the old model on them, before it has seen them.
     ``out`` keeps it in a new folder; ``replaced`` puts it in the place of the old one. ``titles``: of new items.
     """
+    if out is not None:
+        RunFolder(out).check_new()  # before the work
     old = opened(run, "an update", allow)
     if replaced and isinstance(run, Fitted):
         raise ConfigError("replaced must be False where the run is not a folder; give its path")
