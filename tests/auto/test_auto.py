@@ -264,7 +264,7 @@ def test_ials_has_as_many_iterations_as_the_time_allows(dataset, tmp_path, monke
     monkeypatch.setattr(race, "iteration_seconds", lambda dim, split: 1.0)
     settings = [running._timed(one, spare).model.settings for spare in (1000.0, 20.0, 8.0)]
     assert [one.get("iterations") for one in settings] == [None, 5, 2]  # None: the model's own 16
-    with pytest.raises(TrainingError, match="2 iterations take about 2\.0 s, and its share of the budget is 1\.8 s"):
+    with pytest.raises(TrainingError, match=r"2 iterations take about 2\.0 s, and its share of the budget is 1\.8 s"):
         running._timed(one, 7.0)
 
 
