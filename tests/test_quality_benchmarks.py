@@ -76,6 +76,8 @@ def test_weights_are_those_of_a_blend_and_the_test_part_is_measured_with_refitte
 def test_the_pages_have_the_committed_results(command, page):
     rows = json.loads((RESULTS / f"{command.__name__.rpartition('.')[2]}.json").read_text())["rows"]
     assert command.table(rows) in (ROOT / "docs" / page).read_text()
+    if command is auto:
+        assert auto.unseen_table(rows) in (ROOT / "docs" / page).read_text()
 
 
 def test_two_processes_are_compared_with_one_of_the_same_epochs():
