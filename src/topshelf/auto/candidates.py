@@ -58,21 +58,28 @@ class Candidate:
 
 
 def candidates(k: int, split: Split) -> list[Candidate]:
-    """In the order of their cost. EASE, whose time is known before it runs, comes before iALS, whose is not."""
-    classics = {"popularity": "popularity", "item-kNN": "itemknn", "RP3beta": "rp3beta"}
-    classics |= {
-        "graph filter": "graph_filter",
-        "EASE": "ease",
-        "sparse EASE": "sparse_ease",
-        "iALS": "ials",
-        "SLIM": "slim",
-    }
-    found = [Candidate(name, model, settings=_within_memory(model)) for name, model in classics.items()]
+    """In the order in which they are tried.
+
+    First what is cheap, or has a time that is known before it runs. MF comes before iALS and SLIM, of which one fit can
+    take all of a short budget, so that a result is never below what training alone would have given.
+    """
+    cheap = {"popularity": "popularity", "item-kNN": "itemknn", "RP3beta": "rp3beta", "graph filter": "graph_filter"}
+    cheap |= {"EASE": "ease", "sparse EASE": "sparse_ease"}
     dim = 256 if split.n_users + split.n_items < _MANY else 64
-    for label, model, rate, rates in (("MF", "mf", 0.03, _RATES), ("history", "history", 0.01, (0.003, 0.01, 0.03))):
-        for loss, name in (("softmax", "softmax"), ("slatk", f"SL@{k}")):
-            found.append(_trained(f"{label}, {name}", model, loss, dim, rate, rates))
-    return found
+    return [
+        *_closed(cheap),
+        *(_trained(f"MF, {name}", "mf", loss, dim, 0.03, _RATES) for loss, name in _losses(k)),
+        *_closed({"iALS": "ials", "SLIM": "slim"}),
+        *(_trained(f"history, {name}", "history", loss, dim, 0.01, (0.003, 0.01, 0.03)) for loss, name in _losses(k)),
+    ]
+
+
+def _closed(models: dict[str, str]) -> list[Candidate]:
+    return [Candidate(name, model, settings=_within_memory(model)) for name, model in models.items()]
+
+
+def _losses(k: int) -> tuple[tuple[str, str], ...]:
+    return ("softmax", "softmax"), ("slatk", f"SL@{k}")
 
 
 def _trained(name: str, model: str, loss: str, dim: int, rate: float, rates: tuple[float, ...]) -> Candidate:
