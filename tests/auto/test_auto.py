@@ -251,7 +251,9 @@ def test_a_trained_candidate_gets_the_epochs_that_its_share_allows(dataset, tmp_
     trained = Candidate("MF", "mf", "softmax", {"model": {"dim": 8}, "train": {"epochs": 120}})
     running = Race([trained], dataset, lambda one, more: configured(one, more), tmp_path, Clock(100), lambda line: None)
     monkeypatch.setattr(running, "_epoch_seconds", lambda one: 2.0)
-    assert running._timed(trained, 100.0).train.epochs == 10  # a fifth of 100 s
+    assert running._timed(trained, 100.0).train.epochs == 12  # a fourth of 100 s, because there is nothing yet
+    running.runners.append(Runner(Candidate("EASE", "ease"), None, 0.2, 1.0))
+    assert running._timed(trained, 100.0).train.epochs == 10  # a fifth
     with pytest.raises(
         TrainingError, match=r"an epoch takes 2\.0 s, and 6 must fit into its share of the budget, which is 5\.0 s"
     ):

@@ -189,7 +189,12 @@ class Race:
         return self.configure(candidate, {"train": {"epochs": epochs, "validate_every": every}})
 
     def _share(self, spare: float) -> float:
-        """Of the time, for one fit: the candidate may be fitted again for the result, and others want to be tried."""
+        """Of the time, for one fit: the candidate may be fitted again for the result, and others want to be tried.
+
+        All of it, as long as there is popularity alone: any list for each user of their own is better.
+        """
+        if all(one.candidate.model == "popularity" for one in self.ranked()):
+            return spare / (FITS + 1)
         n_trained = sum(one.candidate.is_trained for one in self.runners)
         return spare / (FITS + 1 + n_trained)
 
