@@ -105,7 +105,7 @@ def draw_distinct(n: int, n_items: int, generator: torch.Generator) -> Tensor:
 
 def sampled_scores(queries: Tensor, items: Tensor, ids: Tensor) -> Tensor:
     """Scores of each query's own items: queries (Q, d), items (I, d), ids (Q, N) to (Q, N), differentiable."""
-    if kernels.fits(queries, items):
+    if kernels.fits(queries, items) and not torch.compiler.is_compiling():
         scores: Tensor = _SampledScores.apply(queries, items, ids)
         return scores
     return _sampled_scores(queries, items, ids)
