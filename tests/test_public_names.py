@@ -57,7 +57,18 @@ print(sorted(name for name in sys.modules if name.startswith("topshelf.") and na
 print({"polars", "pydantic", "numba", "topshelf.compiled"} & set(sys.modules))
 """
     modules, heavy = run(code).splitlines()
-    light = ("errors", "item_table", "kernels", "losses", "ragged", "ranking", "registry", "reprs", "thresholds")
+    light = (
+        "drawing",
+        "errors",
+        "item_table",
+        "kernels",
+        "losses",
+        "ragged",
+        "ranking",
+        "registry",
+        "reprs",
+        "thresholds",
+    )
     assert set(eval(modules)) <= {f"topshelf.{name}" for name in light}
     assert heavy == "set()"
 

@@ -33,7 +33,12 @@ def test_the_rows_are_json_without_markup():
     text = json.dumps(describe())
     assert "``" not in text
     assert ":math:" not in text
-    assert json.loads(text)[0]["settings"] == {"dim": 64, "score": "cosine", "init": "xavier"}
+    assert json.loads(text)[0]["settings"] == {
+        "dim": 64,
+        "score": "cosine",
+        "init": "xavier",
+        "tables": "float32",
+    }
 
 
 def test_describing_draws_nothing_from_the_random_stream():
